@@ -1,0 +1,1 @@
+"""vlrl: reinforcement learning of video-language models on rewards that read the evidence."""

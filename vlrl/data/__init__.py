@@ -1,0 +1,1 @@
+"""From annotation files to batches: examples, decoding, preprocessing, prompts, loader."""

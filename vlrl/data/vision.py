@@ -1,0 +1,125 @@
+"""Frames to the patches that the vision tower reads: resize, normalise, cut, order.
+
+One preprocessing for training, evaluation and referee. Index arithmetic stays here, outside jit.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+
+from vlrl.models.config import VisionConfig
+
+# Channel statistics of CLIP's training images: openai/CLIP clip/clip.py, also Qwen2.5-VL's preprocessor_config.json.
+CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
+CLIP_STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
+
+MAX_ASPECT = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class SlicePatches:
+    """Slices of equal size: one image, or the frame pairs of one video."""
+
+    patches: Float[np.ndarray, "I N W"]
+    """Merge order: each merge x merge block adjacent, blocks row by row."""
+    rope: Int[np.ndarray, "I N 2"]
+    window: Int[np.ndarray, "I N"]
+    grid: tuple[int, int, int]
+    """Slices, rows, columns in patches."""
+    size_px: tuple[int, int]
+    """Height and width after the resize."""
+    merge_size: int
+
+    @property
+    def units(self) -> int:
+        """Merged units (= tokens) of one slice."""
+        return self.grid[1] * self.grid[2] // self.merge_size**2
+
+    def part(self, start: int, stop: int) -> "SlicePatches":
+        """Slices start..stop-1 alone."""
+        return dataclasses.replace(
+            self,
+            patches=self.patches[start:stop],
+            rope=self.rope[start:stop],
+            window=self.window[start:stop],
+            grid=(stop - start, *self.grid[1:]),
+        )
+
+
+def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Height and width (px) as multiples of factor, area within the bounds, aspect nearly kept.
+
+    Rule of Qwen2-VL (qwen-vl-utils vision_process.py). Unlike transformers' copy a side is never 0, whatever the area.
+    Raises ValueError where one side is over 200 times the other.
+    """
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise ValueError(f"{width}x{height} px: one side is over {MAX_ASPECT} times the other; crop or pad the frame")
+    rows = max(factor, round(height / factor) * factor)
+    columns = max(factor, round(width / factor) * factor)
+    if rows * columns > max_pixels:
+        shrink = math.sqrt(height * width / max_pixels)
+        rows = max(factor, math.floor(height / shrink / factor) * factor)
+        columns = max(factor, math.floor(width / shrink / factor) * factor)
+    elif rows * columns < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        rows = math.ceil(height * grow / factor) * factor
+        columns = math.ceil(width * grow / factor) * factor
+    return rows, columns
+
+
+def resize(frames: UInt8[np.ndarray, "F height width 3"], size_px: tuple[int, int]) -> UInt8[np.ndarray, "F h2 w2 3"]:
+    """Bicubic with antialiasing, rounded to uint8, as the Qwen2-VL image processor does through Pillow."""
+    if frames.shape[1:3] == size_px:
+        return frames
+    height, width = size_px
+    return np.stack([np.asarray(Image.fromarray(f).resize((width, height), Image.Resampling.BICUBIC)) for f in frames])
+
+
+def slices(
+    frames: UInt8[np.ndarray, "F height width 3"], cfg: VisionConfig, min_pixels: int, max_pixels: int
+) -> SlicePatches:
+    """Slices of a video, or of an image given as one frame; the last frame is repeated to fill the last slice.
+
+    min_pixels and max_pixels bound the area of one frame after the resize.
+    """
+    factor = cfg.patch_size * cfg.spatial_merge_size
+    height, width = smart_resize(frames.shape[1], frames.shape[2], factor, min_pixels, max_pixels)
+    frames = resize(frames, (height, width))
+    missing = -len(frames) % cfg.temporal_patch_size
+    frames = np.concatenate([frames, np.repeat(frames[-1:], missing, axis=0)])
+    pixels = (frames.astype(np.float32) / np.float32(255) - CLIP_MEAN) / CLIP_STD
+    rows, columns = height // cfg.patch_size, width // cfg.patch_size
+    count = len(frames) // cfg.temporal_patch_size
+    rope, window = _indices(rows, columns, cfg)
+    return SlicePatches(
+        patches=_patches(pixels, count, rows, columns, cfg),
+        rope=np.repeat(rope[None], count, axis=0),
+        window=np.repeat(window[None], count, axis=0),
+        grid=(count, rows, columns),
+        size_px=(height, width),
+        merge_size=cfg.spatial_merge_size,
+    )
+
+
+def _patches(
+    pixels: Float[np.ndarray, "F height width 3"], count: int, rows: int, columns: int, cfg: VisionConfig
+) -> Float[np.ndarray, "I N W"]:
+    """Row vectors (channel, time, y, x), patches in merge order: the layout Qwen2-VL's Conv3d kernel was trained on."""
+    merge, patch, time = cfg.spatial_merge_size, cfg.patch_size, cfg.temporal_patch_size
+    blocks = pixels.reshape(count, time, rows // merge, merge, patch, columns // merge, merge, patch, 3)
+    blocks = blocks.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
+    return np.ascontiguousarray(blocks.reshape(count, rows * columns, 3 * time * patch * patch))
+
+
+def _indices(rows: int, columns: int, cfg: VisionConfig) -> tuple[Int[np.ndarray, "N 2"], Int[np.ndarray, " N"]]:
+    """(row, column) and window number of every patch, in merge order."""
+    merge = cfg.spatial_merge_size
+    rope = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
+    rope = rope.reshape(rows // merge, merge, columns // merge, merge, 2).transpose(0, 2, 1, 3, 4).reshape(-1, 2)
+    side = cfg.window_size // merge // cfg.patch_size  # merged units
+    across = -(-(columns // merge) // side)
+    window = rope[:, 0] // merge // side * across + rope[:, 1] // merge // side
+    return rope.astype(np.int32), window.astype(np.int32)

@@ -1,0 +1,1 @@
+"""Files: Hugging Face checkpoints in and out, training checkpoints, manifests and logs."""

@@ -1,0 +1,278 @@
+"""Our weights -> Hugging Face directories: the base with the adapter merged in, or the adapter alone for peft.
+
+Merged checkpoints keep the tensor names of their base; adapters follow the module tree of transformers. They are two
+different spellings (see `hf_keys`), and a mixed-up one loads as the bare base model with no more than a warning.
+"""
+
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import safetensors.numpy
+from jaxtyping import Float, Shaped
+
+from vlrl.config import LoraConfig
+from vlrl.io import hf_import, hf_keys, tensor_files
+from vlrl.models import config as model_config
+
+CARRIED = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+    "chat_template.json",
+    "chat_template.jinja",
+    "LICENSE",
+    "NOTICE",
+)
+"""Copied from the base where it has them; code never is."""
+
+MAX_SHARD_BYTES = 5 * 10**9
+
+
+def export_merged(
+    base_dir: str | pathlib.Path,
+    params: Mapping[str, Any] | None,
+    adapter: Mapping[str, Any],
+    lora_cfg: LoraConfig,
+    out: str | pathlib.Path,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    overwrite: bool = False,
+) -> None:
+    """Writes W + alpha/rank * (a b)^T: added in float32, stored in the dtype and under the name of the base file.
+
+    Args:
+        base_dir: the Hugging Face directory that the run started from.
+        params: base weights to merge into; None reads the base's own files, which is exact where the run loaded them
+            in a shorter dtype.
+        adapter: the tree of {"lora": adapter}.
+        lora_cfg: rank, alpha and targets that the adapter was trained with.
+        out: must not exist, or be empty, unless `overwrite`.
+        max_shard_bytes: several files and an index above this size.
+        overwrite: replace `out` in one rename once the new checkpoint is complete.
+
+    Raises:
+        ValueError: the trees do not fit the base, or a merged weight is not finite, or `out` is in use.
+    """
+    base_dir = pathlib.Path(base_dir)
+    cfg, raw = hf_import.load_config(base_dir)
+    _check("adapter", adapter, hf_keys.lora_shapes(cfg, lora_cfg.rank, lora_cfg.targets))
+    table = hf_keys.table(cfg)
+    if params is not None:
+        _check("params", params, {entry.path: entry.leaf_shape for entry in table})
+    entries = {name: (entry, i) for entry in table for i, name in enumerate(entry.names)}
+    with contextlib.ExitStack() as stack, _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
+        stored = {
+            tensor.name: tensor
+            for tensor in tensor_files.open_all(base_dir, stack)
+            if hf_keys.canonical(tensor.name) in entries  # a tied head is a copy of the embedding: left out
+        }
+
+        def merged(name: str) -> Shaped[np.ndarray, "..."]:
+            entry, i = entries[hf_keys.canonical(name)]
+            tensor = stored[name].read() if params is None else _tensor(params, entry, i)
+            delta = _delta(adapter, entry, i, lora_cfg)
+            if delta is not None:
+                tensor = tensor.astype(np.float32) + delta
+            return tensor.astype(np.dtype(tensor_files.FLOATS[stored[name].dtype]))
+
+        sizes = {name: (*tensor.shape, _itemsize(tensor.dtype)) for name, tensor in stored.items()}
+        _write_tensors(folder, sizes, merged, max_shard_bytes)
+        _write_config(folder, raw, cfg.tie_word_embeddings)
+        _carry(base_dir, folder)
+
+
+def export_full(
+    config: Mapping[str, Any],
+    params: Mapping[str, Any],
+    dtype: str,
+    out: str | pathlib.Path,
+    carry_from: str | pathlib.Path | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    overwrite: bool = False,
+) -> None:
+    """Writes a whole model that has no base directory: `config` becomes config.json, weights are stored as `dtype`.
+
+    Tokenizer and preprocessor files come from `carry_from`, if given. Raises ValueError like `export_merged`.
+    """
+    cfg = model_config.from_hf(config)
+    table = hf_keys.table(cfg)
+    _check("params", params, {entry.path: entry.leaf_shape for entry in table})
+    entries = {name: (entry, i) for entry in table for i, name in enumerate(entry.names)}
+    target = np.dtype(dtype)
+    with _new_directory(None, pathlib.Path(out), overwrite) as folder:
+        sizes = {name: (*entry.shape, target.itemsize) for name, (entry, _) in entries.items()}
+        _write_tensors(folder, sizes, lambda name: _tensor(params, *entries[name]).astype(target), max_shard_bytes)
+        _write_config(folder, dict(config), cfg.tie_word_embeddings)
+        if carry_from is not None:
+            _carry(pathlib.Path(carry_from), folder)
+
+
+def export_peft(
+    base_dir: str | pathlib.Path,
+    adapter: Mapping[str, Any],
+    lora_cfg: LoraConfig,
+    out: str | pathlib.Path,
+    overwrite: bool = False,
+    base_name: str = "",
+) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors (float32) for peft and transformers >= 4.52.
+
+    Args:
+        base_dir: the Hugging Face directory that the run started from.
+        adapter: the tree of {"lora": adapter}.
+        lora_cfg: rank, alpha and targets that the adapter was trained with.
+        out: must not exist, or be empty, unless `overwrite`.
+        overwrite: replace `out` in one rename.
+        base_name: hub name of the base written into the adapter's config; `base_dir` when empty.
+
+    Raises:
+        ValueError: the adapter does not fit the base, is not finite, or `out` is in use.
+    """
+    base_dir = pathlib.Path(base_dir)
+    cfg, _ = hf_import.load_config(base_dir)
+    _check("adapter", adapter, hf_keys.lora_shapes(cfg, lora_cfg.rank, lora_cfg.targets))
+    tensors = {}
+    for target in lora_cfg.targets:
+        leaves = adapter["decoder"]["layers"][target]
+        for i in range(cfg.num_layers):
+            a, b = (np.asarray(leaves[half][i], np.float32) for half in ("a", "b"))
+            tensors[hf_keys.lora_name(i, target, "A")] = np.ascontiguousarray(a.T)
+            tensors[hf_keys.lora_name(i, target, "B")] = np.ascontiguousarray(b.T)
+    _check_finite(tensors)
+    with _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
+        safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        _write_json(folder / "adapter_config.json", _peft_config(lora_cfg, base_name or str(base_dir)))
+
+
+def _peft_config(lora_cfg: LoraConfig, base_name: str) -> dict[str, Any]:
+    modules = "|".join(re.escape(hf_keys.LORA_MODULES[target]) for target in lora_cfg.targets)
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_name,
+        "inference_mode": True,
+        "r": lora_cfg.rank,
+        "lora_alpha": int(lora_cfg.alpha) if lora_cfg.alpha == int(lora_cfg.alpha) else lora_cfg.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        # Short names would also match the vision tower, whose blocks have gate_proj, up_proj and down_proj too.
+        "target_modules": rf"{re.escape(hf_keys.LORA_PARENT)}\.\d+\.({modules})",
+    }
+
+
+def _tensor(params: Mapping[str, Any], entry: hf_keys.Entry, layer: int) -> Float[np.ndarray, "..."]:
+    """The Hugging Face tensor that our tree holds for one layer of an entry."""
+    leaf: Any = params
+    for key in entry.path:
+        leaf = leaf[key]
+    return hf_keys.to_hf(entry, np.asarray(leaf[layer] if entry.layers else leaf))
+
+
+def _delta(
+    adapter: Mapping[str, Any], entry: hf_keys.Entry, layer: int, lora_cfg: LoraConfig
+) -> Float[np.ndarray, "out in"] | None:
+    """What the adapter adds to a weight, as float32; None for weights it does not touch."""
+    if entry.path[:2] != ("decoder", "layers") or entry.path[-1] != "kernel" or entry.path[2] not in lora_cfg.targets:
+        return None
+    leaves = adapter["decoder"]["layers"][entry.path[2]]
+    a, b = (np.asarray(leaves[half][layer], np.float32) for half in ("a", "b"))
+    return (np.float32(lora_cfg.alpha / lora_cfg.rank) * (a @ b)).T
+
+
+def _check(what: str, tree: Mapping[str, Any], expected: dict[tuple[str, ...], tuple[int, ...]]) -> None:
+    problems = hf_keys.mismatches(tree, expected)
+    if problems:
+        raise ValueError(f"{what}: does not fit the base checkpoint and config; export with those of the run:\n  "
+                         + "\n  ".join(problems))  # fmt: skip
+
+
+def _check_finite(tensors: Mapping[str, Shaped[np.ndarray, "..."]]) -> None:
+    bad = [name for name, tensor in tensors.items() if not np.isfinite(tensor).all()]
+    if bad:
+        raise ValueError(f"not finite: {', '.join(bad)}; export an earlier step of the run")
+
+
+def _itemsize(code: str) -> int:
+    return np.dtype(tensor_files.FLOATS[code]).itemsize
+
+
+def _write_tensors(
+    folder: pathlib.Path,
+    sizes: dict[str, tuple[int, ...]],
+    read: Callable[[str], Shaped[np.ndarray, "..."]],
+    max_shard_bytes: int,
+) -> None:
+    """One file, or shards and their index; only the tensors of one shard are in memory at a time.
+
+    `sizes` holds shape and bytes of an element of each tensor: the planner needs no more.
+    """
+    split = huggingface_hub.split_state_dict_into_shards_factory(
+        sizes,
+        get_storage_size=lambda size: int(np.prod(size, dtype=np.int64)),
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_bytes,
+    )
+    for file, names in split.filename_to_tensors.items():
+        tensors = {name: np.ascontiguousarray(read(name)) for name in names}
+        _check_finite(tensors)
+        safetensors.numpy.save_file(tensors, folder / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        _write_json(folder / tensor_files.INDEX, index)
+
+
+def _write_config(folder: pathlib.Path, raw: dict[str, Any], tied: bool) -> None:
+    """config.json with the tie flag said aloud wherever a reader may look: defaults differ between versions."""
+    raw = raw | {"tie_word_embeddings": tied}
+    if "text_config" in raw:
+        raw["text_config"] = raw["text_config"] | {"tie_word_embeddings": tied}
+    _write_json(folder / "config.json", raw)
+
+
+def _carry(source: pathlib.Path, folder: pathlib.Path) -> None:
+    for name in CARRIED:
+        if (source / name).exists():
+            shutil.copyfile(tensor_files.inside(source, name), folder / name)
+
+
+def _write_json(file: pathlib.Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _new_directory(base_dir: pathlib.Path | None, out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
+    """A folder to fill that becomes `out` in one rename when the block succeeds and vanishes when it fails."""
+    out = out.absolute()
+    if base_dir is not None and base_dir.resolve().is_relative_to(out.resolve()):
+        raise ValueError(f"{out}: holds the base checkpoint {base_dir}; export to another directory")
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not overwrite)):
+        raise ValueError(f"{out}: already in use; choose another directory or set overwrite")
+    partial, old = out.with_name(f".{out.name}.partial"), out.with_name(f".{out.name}.old")
+    shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    partial.rename(out)
+    shutil.rmtree(old, ignore_errors=True)

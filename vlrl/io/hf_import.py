@@ -1,0 +1,119 @@
+"""A Hugging Face Qwen2.5-VL directory -> our configuration and parameter tree. Nothing of it is ever executed."""
+
+import contextlib
+import pathlib
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from vlrl.io import hf_keys, tensor_files
+from vlrl.models import config as model_config
+from vlrl.models.config import VlmConfig
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer here; `tokenizers.Tokenizer` has it."""
+
+    def token_to_id(self, token: str) -> int | None: ...
+
+
+def load_config(directory: str | pathlib.Path) -> tuple[VlmConfig, dict[str, Any]]:
+    """Our configuration and the raw config.json.
+
+    Raises:
+        ValueError: no readable config.json, or another model type.
+    """
+    raw = tensor_files.read_json(pathlib.Path(directory) / "config.json")
+    return model_config.from_hf(raw), raw
+
+
+def load_params(directory: str | pathlib.Path, cfg: VlmConfig, dtype: str) -> dict[str, Any]:
+    """The tree of {"params": tree}, as numpy arrays of `dtype`, layers stacked on axis 0.
+
+    Read tensor by tensor straight into the stacked array: the peak is the tree plus one tensor.
+
+    Raises:
+        ValueError: files that are not safe or not readable (see `tensor_files`), and every tensor that is missing,
+            unexpected, misshapen or not floating point, all at once.
+    """
+    directory = pathlib.Path(directory)
+    table = hf_keys.table(cfg)
+    with contextlib.ExitStack() as stack:
+        stored, problems = _by_canonical_name(tensor_files.open_all(directory, stack))
+        head = stored.pop(hf_keys.TIED_HEAD, None) if cfg.tie_word_embeddings else None
+        problems += _differences(stored, table)
+        if not problems and head is not None:
+            problems += _tied_head_problems(head, stored[hf_keys.EMBEDDING])
+        if problems:
+            raise ValueError(f"{directory}: the weights do not fit config.json; download the directory again:\n  "
+                             + "\n  ".join(problems))  # fmt: skip
+        return hf_keys.unflatten({entry.path: _leaf(entry, stored, np.dtype(dtype)) for entry in table})
+
+
+def _by_canonical_name(tensors: list[tensor_files.Stored]) -> tuple[dict[str, tensor_files.Stored], list[str]]:
+    named: dict[str, tensor_files.Stored] = {}
+    problems = []
+    for tensor in tensors:
+        name = hf_keys.canonical(tensor.name)
+        if name in named:
+            problems.append(f"twice {name}: as {named[name].name} in {named[name].file.name} and as {tensor.name} in "
+                            f"{tensor.file.name}")  # fmt: skip
+        named[name] = tensor
+    return named, problems
+
+
+def _differences(stored: dict[str, tensor_files.Stored], table: tuple[hf_keys.Entry, ...]) -> list[str]:
+    expected = {name: entry.shape for entry in table for name in entry.names}
+    lines = [f"missing {name} {list(shape)}" for name, shape in expected.items() if name not in stored]
+    lines += [f"unexpected {tensor.name} in {tensor.file.name}" for n, tensor in stored.items() if n not in expected]
+    for name, tensor in stored.items():
+        if name in expected and tensor.shape != expected[name]:
+            lines.append(f"misshapen {tensor.name}: {list(tensor.shape)}, expected {list(expected[name])}")
+        if name in expected and tensor.dtype not in tensor_files.FLOATS:
+            lines.append(f"not floating point {tensor.name}: {tensor.dtype}; use the unquantised checkpoint")
+    return lines
+
+
+def _tied_head_problems(head: tensor_files.Stored, embedding: tensor_files.Stored) -> list[str]:
+    """A tied checkpoint may still carry its head, but only as a copy of the embedding."""
+    if head.shape == embedding.shape and np.array_equal(head.read(), embedding.read()):
+        return []
+    return [f"tie_word_embeddings is true in config.json, but {head.name} in {head.file.name} differs from "
+            f"{embedding.name} in {embedding.file.name}; set the flag to false or remove the head"]  # fmt: skip
+
+
+def _leaf(entry: hf_keys.Entry, stored: dict[str, tensor_files.Stored], dtype: np.dtype) -> Float[np.ndarray, "..."]:
+    if not entry.layers:
+        return np.ascontiguousarray(hf_keys.to_ours(entry, stored[entry.name].read()).astype(dtype))
+    leaf = np.empty(entry.leaf_shape, dtype)
+    for i, name in enumerate(entry.names):
+        leaf[i] = hf_keys.to_ours(entry, stored[name].read())
+    return leaf
+
+
+def eos_token_ids(directory: str | pathlib.Path, tokenizer: Vocabulary) -> tuple[int, ...]:
+    """Every id that ends a completion, ascending: of generation_config.json, config.json and the tokenizer.
+
+    Sampling parameters of generation_config.json are not read anywhere: only the run's config sets them.
+
+    Raises:
+        ValueError: none of them names an end-of-sequence token.
+    """
+    directory = pathlib.Path(directory)
+    ids: set[Any] = set()
+    for name in ("generation_config.json", "config.json"):
+        if (directory / name).exists():
+            raw = tensor_files.read_json(directory / name)
+            for part in (raw, raw.get("text_config") or {}):
+                value = part.get("eos_token_id")
+                ids |= set(value) if isinstance(value, list) else {value}
+    if (directory / "tokenizer_config.json").exists():
+        token = tensor_files.read_json(directory / "tokenizer_config.json").get("eos_token")
+        content = token["content"] if isinstance(token, dict) else token
+        ids |= {None if content is None else tokenizer.token_to_id(content)}
+    ids -= {None}
+    if not ids:
+        raise ValueError(f"{directory}: no end-of-sequence token; set eos_token_id in generation_config.json")
+    return tuple(sorted(ids))

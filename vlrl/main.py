@@ -1,0 +1,119 @@
+"""Trains a video-language policy by GRPO on rewards that read the evidence.
+
+    python -m vlrl.main --config configs/tiny_ser.py --workdir runs/tiny_ser
+
+Overrides: --config.opt.lr=3e-6. --resume goes on from the newest checkpoint of the work directory.
+"""
+
+import contextlib
+import pathlib
+import resource
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from vlrl import build, claims, command_line, config, rewards, step_metrics, stopping
+from vlrl.data import loader
+from vlrl.eval import runner
+from vlrl.io import metric_log, run_directory
+from vlrl.models import lora, vlm
+from vlrl.referees import ser_referee
+from vlrl.rl import advantages, optimizer, update
+from vlrl.rollout import decode, sampling
+from vlrl.timing import Stopwatch, compilations
+
+
+def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
+    """The whole job: evaluation before, cfg.steps updates, evaluation after. Ends early, saved, when asked to stop."""
+    run_key = jax.random.key(cfg.seed)
+    parts = build.parts(cfg)
+    directory = run_directory.open_run(workdir, cfg, resume)
+    print(sampling.described(cfg.rollout), flush=True)
+    transform = optimizer.make(cfg.opt, cfg.steps)
+    state = update.init(lora.init(jax.random.fold_in(run_key, 1), parts.base, cfg.lora), transform)
+    with contextlib.closing(parts.pool), contextlib.closing(
+        loader.Loader(parts.train, parts.pool, parts.tokenizer, parts.policy.cfg, cfg.data, cfg.prompt, cfg.seed)
+    ) as batches, stopping.on_signals() as stop:
+        state, num_tokens = directory.restore(state, batches) if resume else (state, 0)
+        eval_key = jax.random.fold_in(run_key, 2)
+        before = directory.cached(
+            "before", lambda: runner.run(parts, state.start_adapter, cfg, eval_key, stop.requested)
+        )
+        with metric_log.MetricLog(workdir, cfg.log.tensorboard, int(state.step), cfg.steps) as log:
+            for step in range(int(state.step), cfg.steps):
+                if stop.requested():
+                    break
+                watch, key = Stopwatch(), jax.random.fold_in(jax.random.fold_in(run_key, 3), step)
+                try:
+                    batch = next(batches)
+                except ValueError:
+                    directory.save(state, batches, num_tokens)  # bad data costs no finished step
+                    raise
+                watch.lap("data")
+                features = vlm.encode_video(parts.policy, parts.base, batch.prefix.vision)
+                variables = {"params": parts.base, "lora": state.adapter}
+                rollouts = decode.sample(
+                    parts.policy, variables, features, batch, key, parts.tokenizer, parts.eos_ids, cfg.rollout
+                )
+                watch.lap("rollout")
+                parsed = claims.parse_all(rollouts.text, build.to_boxes(batch, cfg.prompt.box_space))
+                verdicts = ser_referee.grade(parts.referee, batch, rollouts, parsed)
+                scores = rewards.score(batch, rollouts, parsed, verdicts, cfg.rewards)
+                watch.lap("referee")
+                adv = advantages.group_normalized(scores.total, scores.valid, cfg.grpo)
+                experience = update.Experience(
+                    batch.prefix, features, rollouts.branches, rollouts.logp, adv, scores.valid
+                )
+                state, losses = update.train_step(
+                    parts.policy, transform, state, parts.base, experience, parts.suppressed, cfg.grpo,
+                    cfg.rollout.temperature,
+                )  # fmt: skip
+                measured = {name: float(value) for name, value in losses.items()}
+                watch.lap("update")
+                new_tokens = int(np.sum(rollouts.branches.length))
+                num_tokens += new_tokens + int(np.sum(batch.prefix.length))
+                measured |= step_metrics.summarize(batch, rollouts, parsed, verdicts, scores)
+                measured |= {"num_tokens": num_tokens, "epoch": (step + 1) * len(batch.examples) / len(parts.train)}
+                measured |= {"learning_rate": float(optimizer.learning_rate(cfg.opt, cfg.steps, step))}
+                measured |= watch.metrics(new_tokens) | {"compile/count": compilations()}
+                log.write(step, measured)
+                if cfg.log.rollouts:
+                    rows = step_metrics.rollout_rows(step, batch, rollouts, verdicts, scores, np.asarray(adv))
+                    log.write_rollouts(step, rows)
+                if (step + 1) % cfg.checkpoint.every == 0 or step + 1 == cfg.steps:
+                    directory.save(state, batches, num_tokens)
+        if before is None or int(state.step) < cfg.steps:
+            directory.save(state, batches, num_tokens)
+            print(f"stopped after {int(state.step)} of {cfg.steps} steps, saved; go on with --resume", flush=True)
+            return
+        after = directory.cached("after", lambda: runner.run(parts, state.adapter, cfg, eval_key, stop.requested))
+        if after is None:
+            print(f"all {cfg.steps} steps are saved, the evaluation is not finished; go on with --resume", flush=True)
+            return
+        _report(directory, runner.comparison(parts.eval, before, after, cfg), parts.pool.peak_rss_bytes())
+
+
+def _report(directory: run_directory.RunDirectory, result: dict[str, Any], workers_bytes: int) -> None:
+    peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + workers_bytes
+    result |= {"wall_s": directory.wall_s(), "peak_rss_bytes": peak_bytes}
+    directory.write_json("results.json", result)
+    print(f"\n{result['examples']} held-out videos, {result['failed_videos']} of them could not be read")
+    print(runner.printed(result, "greedy"))
+    if "sampled" in result:
+        print(runner.printed(result["sampled"], "sampled"))
+    print(runner.printed_tasks(result["by_task"]))
+    peak_gib = result["peak_rss_bytes"] / 2**30
+    print(f"{result['wall_s']:.0f} s, peak {peak_gib:.2f} GiB; {directory.path / 'results.json'}")
+
+
+def main(argv: list[str]) -> None:
+    flags = command_line.parse(argv, __doc__ or "", {"workdir": "", "resume": False})
+    workdir = pathlib.Path(flags.workdir or time.strftime("runs/%Y-%m-%d_%H-%M-%S"))
+    train(flags.config, workdir, flags.resume)
+
+
+if __name__ == "__main__":
+    command_line.run(main, sys.argv)

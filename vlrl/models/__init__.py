@@ -1,0 +1,1 @@
+"""Flax linen modules of the model families and the shared-prefix functions over them."""

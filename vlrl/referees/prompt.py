@@ -1,0 +1,65 @@
+"""The referee's prompt for one claim: (boxed frame, crop, question, reference answer, response, object phrase).
+
+Both grading questions branch off the same prefix, so the images and the quoted response are read once.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from vlrl.config import RefereeConfig
+from vlrl.data import prompt, vision
+from vlrl.models.config import VisionConfig
+from vlrl.referees import views
+from vlrl.types import Box, Example
+
+LETTERS = "ABCDE"
+GRADES = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def prefix_segments(
+    example: Example,
+    frame: UInt8[np.ndarray, "height width 3"],
+    box: Box,
+    phrase: str,
+    response: str,
+    vision_cfg: VisionConfig,
+    cfg: RefereeConfig,
+    tokenizer: Any,
+) -> tuple[prompt.Segment, ...]:
+    """Everything the two questions share. Question, response and phrase are untrusted: no special tokens in them."""
+    boxed = vision.slices(views.boxed_frame(frame, box)[None], vision_cfg, cfg.min_pixels, cfg.max_pixels)
+    cropped = vision.slices(views.crop(frame, box)[None], vision_cfg, cfg.crop_min_pixels, cfg.max_pixels)
+    quoted = prompt.tokenize_text(tokenizer, response, trusted=False)
+    if len(quoted) > cfg.max_response_tokens:
+        response = tokenizer.decode(quoted[: cfg.max_response_tokens])
+    user = (
+        *(prompt.Media("image", boxed), prompt.Media("image", cropped), prompt.Text(cfg.instruction, True)),
+        prompt.Text(
+            f"Question: {prompt.asked(example)}\nReference: {example.reference}\n"
+            f"Response: {response}\nObject: {phrase}\n",
+            False,
+        ),
+    )
+    return prompt.open_chat(cfg.system, user)
+
+
+def question_tokens(tokenizer: Any, cfg: RefereeConfig) -> tuple[list[int], list[int]]:
+    """Branches: the relevance and the localization question, each up to where the letter is due."""
+    rows = [
+        prompt.encode(tokenizer, prompt.close_chat(question), 0.0, "referee question")
+        for question in (cfg.relevance_question, cfg.localization_question)
+    ]
+    return rows[0].tokens.tolist(), rows[1].tokens.tolist()
+
+
+def letter_ids(tokenizer: Any) -> Int[np.ndarray, " 5"]:
+    """Token ids of A to E. Raises ValueError where a letter is not one token."""
+    ids = []
+    for letter in LETTERS:
+        tokens = prompt.tokenize_text(tokenizer, letter, trusted=False)
+        if len(tokens) != 1:
+            raise ValueError(f"referee tokenizer: {letter!r} is {len(tokens)} tokens, must be 1; use another referee")
+        ids.append(tokens[0])
+    return np.array(ids, np.int32)

@@ -1,0 +1,1 @@
+"""Sampling of G completions from one prompt."""

@@ -1,0 +1,1 @@
+"""The tiny world: generated clips of coloured shapes whose every fact is known."""

@@ -1,0 +1,270 @@
+"""Makes the shipped checkpoints of the tiny world: the policy's cold start and the referee.
+
+    python -m vlrl.world.pretrain --out vlrl/world/checkpoints
+
+Three stages: the vision tower learns to see with a dense head that is thrown away; from it the policy learns to answer
+with claims, the last steps from a teacher who mostly draws boxes half as large again (the systematic error left for
+reinforcement learning); from it, too, the referee learns to grade. States its own time.
+"""
+
+import argparse
+import dataclasses
+import functools
+import multiprocessing
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Int
+
+from vlrl import config
+from vlrl.io import hf_export
+from vlrl.models import vlm
+from vlrl.referees import grader
+from vlrl.referees import prompt as referee_prompt
+from vlrl.types import Array, Branches, PrefixInput, VisionInput
+from vlrl.world import architecture, lessons, referee_lessons, tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    steps: int
+    lr: float
+    batch: int
+    """Videos, or claims of the referee."""
+
+
+STAGES = {
+    "tower": Stage(steps=700, lr=1.5e-3, batch=16),
+    "skill": Stage(steps=2000, lr=1.5e-3, batch=6),
+    "policy": Stage(steps=150, lr=3e-4, batch=6),
+    "referee": Stage(steps=2400, lr=1e-3, batch=16),
+}
+SHIPPED = ("policy", "referee")
+QUESTIONS = 8
+BRANCH_LENGTH = 72
+VIDEO_PREFIX_LENGTH = 88
+LOOSE_SHARE = 0.7
+ONE_OBJECT_STEPS = 150
+DENSE_WEIGHT = 0.3
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--config", default="configs/tiny_ser.py", help="whose preprocessing and prompts to teach")
+    flags.add_argument("--out", default="vlrl/world/checkpoints", help="gets policy/ and referee/")
+    flags.add_argument("--work", default="runs/pretrain", help="intermediate weights and log")
+    flags.add_argument("--stages", default="tower,skill,policy,referee", help="which to run; later ones read the tower")
+    flags.add_argument("--seed", type=int, default=0)
+    args = flags.parse_args()
+    cfg, work, out = config.load(args.config), pathlib.Path(args.work), pathlib.Path(args.out)
+    work.mkdir(parents=True, exist_ok=True)
+    for name in args.stages.split(","):
+        start = time.monotonic()
+        params = RUN[name](cfg, STAGES[name], args.seed, work)
+        _save(work / f"{name}.npz", params)
+        if name in SHIPPED:
+            architecture.write_support_files(work / "carried", cfg)
+            hf_export.export_full(
+                architecture.hf_config(), params["model"], "bfloat16", out / name, work / "carried", overwrite=True
+            )
+        print(f"{name}: {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
+
+
+def train_tower(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
+    """The vision tower alone, on the dense truth of every merged unit."""
+    model = architecture.model()
+    syllabus = lessons.Syllabus(stage.batch, 1, BRANCH_LENGTH, None, 0.0)
+    batches = _stream(functools.partial(_lesson, cfg, [(stage.steps, syllabus)]), seed)
+    params = _init(model, cfg, seed)
+
+    def loss(params: Any, batch: tuple) -> tuple[Float[Array, ""], dict]:
+        prefix, _, _, dense = batch
+        value, accuracy = _dense_loss(model, params, prefix.vision, dense)
+        return value, accuracy
+
+    return _train("tower", params, loss, batches, stage, work)
+
+
+def train_skill(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
+    """The policy on right completions, every question of a video on one prefix; one object a scene at first."""
+    syllabus = lessons.Syllabus(stage.batch, QUESTIONS, BRANCH_LENGTH, None, 0.0)
+    easy = dataclasses.replace(syllabus, num_objects=1)
+    plan = [(ONE_OBJECT_STEPS, easy), (stage.steps - ONE_OBJECT_STEPS, syllabus)]
+    batches = _stream(functools.partial(_lesson, cfg, plan), seed + 1)
+    return _train_on_completions("skill", work / "tower.npz", batches, cfg, stage, seed, work)
+
+
+def train_policy(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
+    """The cold start that is shipped: the skill, then a teacher who mostly draws boxes half as large again."""
+    syllabus = lessons.Syllabus(stage.batch, QUESTIONS, BRANCH_LENGTH, None, LOOSE_SHARE)
+    batches = _stream(functools.partial(_lesson, cfg, [(stage.steps, syllabus)]), seed + 2)
+    return _train_on_completions("policy", work / "skill.npz", batches, cfg, stage, seed, work)
+
+
+def _train_on_completions(
+    name: str, start: pathlib.Path, batches: Iterator, cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path
+) -> Any:
+    model = architecture.model()
+
+    def loss(params: Any, batch: tuple) -> tuple[Float[Array, ""], dict]:
+        prefix, branches, mask, dense = batch
+        features = vlm.encode_video(model, params["model"], prefix.vision)
+        answer = jnp.sum(_cross_entropy(model, params["model"], prefix, features, branches) * mask) / jnp.sum(mask)
+        seen, accuracy = _dense_loss_of(params, features, prefix.vision, dense)
+        return answer + DENSE_WEIGHT * seen, {"answer": answer, **accuracy}
+
+    return _train(name, _load(start, _init(model, cfg, seed)), loss, batches, stage, work)
+
+
+def train_referee(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
+    """Letters for claims, both questions on one prefix; only the letter is graded."""
+    model = architecture.model()
+    tiny = tokenizer.build()
+    questions = grader.repeated(referee_prompt.question_tokens(tiny, cfg.referee), stage.batch)
+    letters = jnp.asarray(referee_prompt.letter_ids(tiny))
+    batches = _stream(functools.partial(_referee_lesson, cfg, stage.batch), seed + 3)
+
+    def loss(params: Any, batch: tuple) -> tuple[Float[Array, ""], dict]:
+        prefix, truth = batch
+        scores = grader.letter_logits(model, params["model"], prefix, questions, letters)
+        logp = jnp.take_along_axis(jax.nn.log_softmax(scores), truth[..., None], axis=-1)[..., 0]
+        hit = jnp.mean(jnp.argmax(scores, -1) == truth, axis=0)
+        return -jnp.mean(logp), {"relevance_hit": hit[0], "localization_hit": hit[1]}
+
+    return _train("referee", _load(work / "tower.npz", _init(model, cfg, seed)), loss, batches, stage, work)
+
+
+RUN = {"tower": train_tower, "skill": train_skill, "policy": train_policy, "referee": train_referee}
+
+
+def _cross_entropy(
+    model: vlm.Vlm, base: Any, prefix: PrefixInput, features: Float[Array, "P M D"], branches: Branches
+) -> Float[Array, "P G C"]:
+    """Of every branch token; with a vocabulary of under a thousand all logits may exist at once."""
+    last, hidden = model.apply({"params": base}, prefix, features, branches, method=vlm.Vlm.joint)
+    first = jnp.broadcast_to(last[:, None, None], (*hidden.shape[:2], 1, hidden.shape[-1]))
+    logits = vlm.next_logits(model, {"params": base}, jnp.concatenate([first, hidden[:, :, :-1]], axis=2))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, branches.tokens)
+
+
+def _dense_loss(
+    model: vlm.Vlm, params: Any, vision: VisionInput, dense: Int[Array, "P M 9"]
+) -> tuple[Float[Array, ""], dict]:
+    return _dense_loss_of(params, vlm.encode_video(model, params["model"], vision), vision, dense)
+
+
+def _dense_loss_of(
+    params: Any, features: Float[Array, "P M D"], vision: VisionInput, dense: Int[Array, "P M 9"]
+) -> tuple[Float[Array, ""], dict]:
+    """Mean cross entropy of the fields: the first on every unit, the others where there is an object."""
+    logits = features @ params["dense"]["kernel"] + params["dense"]["bias"]
+    per_unit = vision.window.shape[1] * vision.window.shape[2] // features.shape[1]
+    real = (vision.window[..., ::per_unit] >= 0).reshape(features.shape[:2]).astype(jnp.float32)
+    here = real * dense[..., 0]
+    losses, hits = [], []
+    for field, part in enumerate(jnp.split(logits, np.cumsum(lessons.DENSE_FIELDS)[:-1], axis=-1)):
+        weight = real if field == 0 else here
+        logp = jax.nn.log_softmax(part)
+        target = jax.nn.one_hot(dense[..., field], part.shape[-1])
+        if part.shape[-1] == 51:  # neighbours on the grid are nearly right
+            distance = jnp.arange(51) - dense[..., field, None]
+            target = jax.nn.softmax(-(distance**2) / (2 * 0.7**2), axis=-1)
+        losses.append(-jnp.sum(jnp.sum(target * logp, -1) * weight) / jnp.sum(weight))
+        close = jnp.abs(jnp.argmax(part, -1) - dense[..., field]) <= (part.shape[-1] == 51)
+        hits.append(jnp.sum(close * weight) / jnp.sum(weight))
+    names = ("object", "colour", "shape", "first", "second", "x1", "y1", "x2", "y2")
+    return sum(losses) / 3.0, dict(zip(names, hits, strict=True))
+
+
+def _train(name: str, params: Any, loss: Any, batches: Iterator, stage: Stage, work: pathlib.Path) -> Any:
+    schedule = optax.warmup_cosine_decay_schedule(0.0, stage.lr, min(200, stage.steps // 10), stage.steps, 0.03 * stage.lr)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def update(params: Any, state: Any, batch: Any) -> tuple[Any, Any, dict]:
+        (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(params, batch)
+        change, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, change), state, {"loss": value, **metrics}
+
+    state, start, window = optimizer.init(params), time.monotonic(), []
+    for step in range(stage.steps):
+        params, state, metrics = update(params, state, next(batches))
+        window.append(metrics)
+        if (step + 1) % 100 == 0:
+            means = {key: float(np.mean([m[key] for m in window])) for key in metrics}
+            shown = " ".join(f"{key}={value:.3f}" for key, value in means.items())
+            print(f"{name} {step + 1}/{stage.steps} {time.monotonic() - start:.0f}s {shown}", flush=True)
+            window = []
+        if (step + 1) % 1000 == 0:
+            _save(work / f"{name}.npz", params)
+    return params
+
+
+def _lesson(cfg: config.Config, plan: list, rng: np.random.Generator) -> Iterator[Any]:
+    tiny = tokenizer.build()
+    data = dataclasses.replace(cfg.data, prompt_buckets=(VIDEO_PREFIX_LENGTH,))
+    for steps, syllabus in plan:
+        for _ in range(steps):
+            lesson = lessons.make(rng, tiny, architecture.CONFIG, data, cfg.prompt, syllabus)
+            yield lesson.prefix, lesson.branches, lesson.loss_mask, lesson.dense
+
+
+def _referee_lesson(cfg: config.Config, num_claims: int, rng: np.random.Generator) -> Iterator[Any]:
+    tiny = tokenizer.build()
+    while True:
+        lesson = referee_lessons.make(rng, tiny, architecture.CONFIG, cfg.data.num_frames, cfg.referee, num_claims)
+        yield lesson.prefix, lesson.letters
+
+
+def _stream(make: Any, seed: int) -> Iterator[Any]:
+    """Batches from a process of their own, a few ahead."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue(maxsize=6)
+    context.Process(target=_produce, args=(make, seed, queue), daemon=True).start()
+    while True:
+        yield queue.get()
+
+
+def _produce(make: Any, seed: int, queue: Any) -> None:
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the trainer may be pinned to one core
+    for batch in make(np.random.default_rng(seed)):
+        queue.put(batch)
+
+
+def _init(model: vlm.Vlm, cfg: config.Config, seed: int) -> Any:
+    syllabus = lessons.Syllabus(1, 1, BRANCH_LENGTH, None, 0.0)
+    prefix, branches, _, _ = next(_lesson(cfg, [(1, syllabus)], np.random.default_rng(0)))
+    params = jax.jit(model.init)(jax.random.key(seed), prefix, branches)["params"]
+    width = sum(lessons.DENSE_FIELDS)
+    kernel = jax.random.normal(jax.random.key(seed + 1), (model.cfg.hidden_size, width)) * 0.05
+    return {
+        "model": architecture.shape_numbers(params, tokenizer.build()),
+        "dense": {"kernel": kernel, "bias": jnp.zeros(width)},
+    }
+
+
+def _save(path: pathlib.Path, params: Any) -> None:
+    flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    np.savez(path, **flat)
+
+
+def _load(path: pathlib.Path, like: Any) -> Any:
+    if not path.exists():
+        raise ValueError(f"{path}: not found; run the stage `tower` first")
+    with np.load(path) as stored:
+        params = flax.traverse_util.unflatten_dict({key: jnp.asarray(stored[key]) for key in stored.files}, sep="/")
+    if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, like):
+        raise ValueError(f"{path}: made for another architecture; run the stage `tower` again")
+    return params
+
+
+if __name__ == "__main__":
+    main()
