@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import tiny_vlm
 
 from vlrl import step_metrics
 from vlrl.types import Batch, Branches, Claim, Example, Failure, Parsed, Rollouts, Scores, Verdict
@@ -28,6 +29,7 @@ PARSED = (
     (parsed(), parsed(RED)),
     (parsed(BLUE), parsed(BLUE)),
 )
+PREFIX = tiny_vlm.collate(tiny_vlm.CFG, [tiny_vlm.row(tiny_vlm.CFG, tiny_vlm.text(1))] * 3, 2)
 VERDICTS = (
     ((verdict(RED, 1.0, 0.5), verdict(BLUE, 0.5, 0.5, 0.5)), (verdict(RED, 0.0, 0.0, failure=LATE),)),
     ((), (verdict(RED, 0.0, 1.0, 0.0),)),
@@ -40,7 +42,7 @@ def step():
     """The first prompt has rewards 1 and 2; of the second one completion is invalid; the third has no video."""
     examples = tuple(Example(f"e{p}", f"e{p}.mp4", "mcq", "Q?", f"R{p}") for p in range(3))
     failures = (None, None, Failure("corrupt", "e2.mp4"))
-    batch = Batch(examples, (None,) * 3, failures, ("p0", "p1", "p2"), None)
+    batch = Batch(examples, (None,) * 3, failures, ("p0", "p1", "p2"), PREFIX)
     branches = Branches(np.zeros((3, 2, 8), np.int32), np.array([[2, 4], [6, 8], [1, 8]], np.int32))
     finished = np.array([[True, True], [True, False], [False, False]])
     texts = (("a", "b"), ("c", "d"), ("e", "f"))
@@ -98,7 +100,7 @@ def test_what_is_missing_is_counted_once_by_its_reason(step):
 def test_step_without_any_video_gives_nan_instead_of_an_error(step):
     batch, rollouts, scores = step
     gone = Failure("corrupt", "x")
-    batch = Batch(batch.examples, batch.videos, (gone,) * 3, batch.prompts, None)
+    batch = Batch(batch.examples, batch.videos, (gone,) * 3, batch.prompts, PREFIX)
     nothing = Scores(scores.total * 0, scores.valid & False, {"answer": scores.total * 0}, (("corrupt",) * 2,) * 3)
     metrics = step_metrics.summarize(batch, rollouts, PARSED, (((), ()),) * 3, nothing)
     assert metrics["invalid/corrupt"] == 3.0

@@ -1,6 +1,5 @@
 """Signals as requests."""
 
-import os
 import signal
 
 import pytest
@@ -12,22 +11,24 @@ from vlrl import stopping
 def test_signal_is_a_request_and_is_said_once_on_stderr(number, capfd):
     with stopping.on_signals() as stop:
         assert not stop.requested()
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         assert stop.requested()
     assert capfd.readouterr().err == f"{signal.Signals(number).name}: saving after this step\n"
 
 
 def test_second_interrupt_stops_at_once_but_a_second_sigterm_does_not():
     with stopping.on_signals():
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_former_handlers_are_back_after_an_error():
     former = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with pytest.raises(RuntimeError, match="inside"), stopping.on_signals():
-        assert signal.getsignal(signal.SIGTERM) != former[1]
-        raise RuntimeError("inside")
+    entered = stopping.on_signals()
+    entered.__enter__()
+    assert signal.getsignal(signal.SIGTERM) != former[1]
+    with pytest.raises(RuntimeError, match="inside"):
+        entered.__exit__(RuntimeError, RuntimeError("inside"), None)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == former

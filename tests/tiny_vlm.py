@@ -123,8 +123,8 @@ encode = jax.jit(vlm.encode_video, static_argnums=0)
 logits_of_prefix = jax.jit(prefix_logits, static_argnums=0)
 prefill = jax.jit(vlm.prefill, static_argnums=0)
 decode_step = jax.jit(vlm.decode_step, static_argnums=0)
-branch_logp = jax.jit(vlm.branch_logp, static_argnums=(0, 6))
-joint_logp = jax.jit(vlm.joint_logp, static_argnums=(0, 7))
+branch_logp = jax.jit(vlm.branch_logp, static_argnums=(0, 4, 6))
+joint_logp = jax.jit(vlm.joint_logp, static_argnums=(0, 5, 7))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -8,7 +8,7 @@ STARTED_S = time.monotonic()
 _COMPILED = [0]
 
 
-def _count(event: str, duration_s: float, **_: object) -> None:
+def _count(event: str, duration_secs: float, **_: str | int) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
         _COMPILED[0] += 1
 

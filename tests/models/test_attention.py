@@ -43,8 +43,7 @@ def test_branch_attention_is_softmax_over_prompt_and_branch_together(head_dim):
     for p, h, g, c in np.ndindex(P, J * PER_KV, G, C):
         j, size = h // PER_KV, lengths[p]
         k, v = (
-            np.concatenate([a[p, j, :size], b[p, j, g, : c + 1]])
-            for a, b in ((prefix.k, own.k), (prefix.v, own.v))
+            np.concatenate([a[p, j, :size], b[p, j, g, : c + 1]]) for a, b in ((prefix.k, own.k), (prefix.v, own.v))
         )
         np.testing.assert_allclose(actual[p, h, g, c], attend(q[p, h, g, c], k, v), atol=2e-6)
 

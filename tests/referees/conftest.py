@@ -9,7 +9,7 @@ import tiny_vlm
 from vlrl.config import RefereeConfig
 from vlrl.models import vlm
 from vlrl.referees import ser_referee
-from vlrl.types import Batch, Claim, Example, Parsed, Rollouts, Video
+from vlrl.types import Batch, Branches, Claim, Example, Parsed, Rollouts, Video
 from vlrl.world import tokenizer as tiny_tokenizer
 
 
@@ -78,8 +78,13 @@ def make_case(example, video):
 
     def make(groups, videos=None):
         videos = tuple(videos or [video] * len(groups))
-        batch = Batch((example,) * len(groups), videos, (None,) * len(groups), (), None)
-        rollouts = Rollouts(None, None, None, tuple(tuple(text for text, _ in group) for group in groups))
+        row = tiny_vlm.row(tiny_vlm.CFG, tiny_vlm.text(1))
+        prefix = tiny_vlm.collate(tiny_vlm.CFG, [row] * len(groups), 2)
+        batch = Batch((example,) * len(groups), videos, (None,) * len(groups), ("",) * len(groups), prefix)
+        shape = (len(groups), len(groups[0]))
+        branches = Branches(np.zeros((*shape, 1), np.int32), np.ones(shape, np.int32))
+        texts = tuple(tuple(text for text, _ in group) for group in groups)
+        rollouts = Rollouts(branches, np.zeros((*shape, 1), np.float32), np.ones(shape, bool), texts)
         return batch, rollouts, tuple(tuple(parsed(*given) for _, given in group) for group in groups)
 
     return make

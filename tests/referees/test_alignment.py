@@ -15,7 +15,8 @@ def test_omega_falls_off_with_a_sigma_of_two_seconds(distance_s, weight):
 
 
 @pytest.mark.parametrize(
-    ("claimed_s", "frame"), [(0.0, 0), (0.9, 1), (1.6, 1), (1.9, 2), (4.0, 3), (0.5, 0), (1.75, 1), (-7.0, 0), (99.0, 3)]
+    ("claimed_s", "frame"),
+    [(0.0, 0), (0.9, 1), (1.6, 1), (1.9, 2), (4.0, 3), (0.5, 0), (1.75, 1), (-7.0, 0), (99.0, 3)],
 )
 def test_nearest_frame_is_the_closest_in_time_and_the_earliest_of_a_tie(claimed_s, frame):
     assert alignment.nearest_frame(TIMES, claimed_s) == frame

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vlrl.data import prompt
+from vlrl.data import prompt, vision
 from vlrl.referees import prompt as referee_prompt
 from vlrl.referees import views
 
@@ -16,7 +16,14 @@ BOX = (0.25, 0.25, 0.75, 0.75)
 def segments(example, video, vlm_cfg, cfg, tokenizer):
     def make(response="The circle is red.", phrase="red circle", **changes):
         return referee_prompt.prefix_segments(
-            example, video.frames[1], BOX, phrase, response, vlm_cfg.vision, dataclasses.replace(cfg, **changes), tokenizer
+            example,
+            video.frames[1],
+            BOX,
+            phrase,
+            response,
+            vlm_cfg.vision,
+            dataclasses.replace(cfg, **changes),
+            tokenizer,
         )
 
     return make
@@ -54,8 +61,6 @@ def test_images_are_the_boxed_frame_and_the_crop(segments, video, vlm_cfg):
     assert second.grid == (1, 2, 2)  # the 8 x 8 px of the box
     boxed = views.boxed_frame(video.frames[1], BOX)
     assert not np.array_equal(boxed, video.frames[1])
-    from vlrl.data import vision
-
     np.testing.assert_array_equal(first.patches, vision.slices(boxed[None], vlm_cfg.vision, 256, 256).patches)
 
 

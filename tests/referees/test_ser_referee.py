@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vlrl.data import prompt
 from vlrl.referees import grader, ser_referee
 
 
@@ -156,7 +155,4 @@ def test_unknown_gamma_is_refused(referee):
 def test_patches_beyond_the_bucket_name_the_field(model, referee, make_case, claims):
     cfg = dataclasses.replace(referee.cfg, max_pixels=32 * 32, min_pixels=32 * 32)
     with pytest.raises(ValueError, match="patch_buckets"):
-        ser_referee.grade(
-            dataclasses.replace(referee, cfg=cfg), *make_case([[("x", (claims("red circle"),))]])
-        )
-    assert prompt.PADS["image"] == "<|image_pad|>"
+        ser_referee.grade(dataclasses.replace(referee, cfg=cfg), *make_case([[("x", (claims("red circle"),))]]))

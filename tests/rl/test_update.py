@@ -1,7 +1,6 @@
 """The update against the same loss over ordinary sequences, every completion with a prompt of its own."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,10 @@ CFG = tiny_vlm.CFG
 GRPO = GrpoConfig(kl_beta=0.3, logp_chunk=5)
 TEMPERATURE = 0.7
 MODEL = vlm.Vlm(CFG, lora_scale=tiny_vlm.LORA_SCALE)
-PLAIN = optax.sgd(1.0)
-"""The adapter moves by minus the gradient."""
+GAIN = 2.0**20
+PLAIN = optax.scale(-GAIN)
+"""The adapter moves so far down the gradient that the difference shows it to the last digit."""
+DESCENT = optax.sgd(0.01)
 ADAMW = optimizer.make(OptConfig(lr=0.01, weight_decay=0.1, schedule="constant"), 10)
 SUPPRESSED = np.isin(np.arange(CFG.vocab_size), [0, 56, 57, 58, 59])
 """Token 0 pads: its log-probability of -inf must not get into anything."""
@@ -72,15 +73,13 @@ def stepped(lesson, transform=PLAIN, cfg=GRPO, state=None, **changes):
     """State and metrics after a step on the lesson's experience with `changes`."""
     experience = dataclasses.replace(lesson.experience, **changes)
     state = state_of(lesson, transform) if state is None else state
-    state, metrics = update.train_step(
-        MODEL, transform, state, lesson.base, experience, SUPPRESSED, cfg, TEMPERATURE
-    )
+    state, metrics = update.train_step(MODEL, transform, state, lesson.base, experience, SUPPRESSED, cfg, TEMPERATURE)
     return state, {name: float(value) for name, value in metrics.items()}
 
 
 def gradient_of(lesson, cfg=GRPO, **changes):
     state, metrics = stepped(lesson, cfg=cfg, **changes)
-    return jax.tree.map(lambda old, new: old - np.asarray(new), lesson.adapter, state.adapter), metrics
+    return jax.tree.map(lambda old, new: (old - np.asarray(new)) / GAIN, lesson.adapter, state.adapter), metrics
 
 
 def assert_close(tree, expected, tolerance):
@@ -89,7 +88,7 @@ def assert_close(tree, expected, tolerance):
         np.testing.assert_allclose(leaf, right, rtol=0, atol=tolerance * np.abs(right).max())
 
 
-@functools.partial(jax.jit, static_argnums=())
+@jax.jit
 def glued_logp(params, adapter, embedded, positions, place, tokens):
     """Log-probability of every branch token from ordinary sequences, [B, C]."""
     logits = tiny_vlm.sequence_logits(CFG, params, adapter["decoder"]["layers"], embedded, positions)
@@ -106,9 +105,7 @@ class Unshared:
         embedded, positions, place = tiny_vlm.unshared(lesson.base, x.prefix, x.features, x.branches)
         tokens = x.branches.tokens.reshape(8, -1)
         self.lesson, self.mask = lesson, np.arange(4) < x.branches.length.reshape(-1, 1)
-        self.logp = lambda adapter: glued_logp(
-            lesson.base, adapter, embedded, positions, place.reshape(8, -1), tokens
-        )
+        self.logp = lambda adapter: glued_logp(lesson.base, adapter, embedded, positions, place.reshape(8, -1), tokens)
         self.reference = self.logp(lesson.start)
 
     def gradient(self, adapter, old, valid=VALID):
@@ -120,7 +117,7 @@ class Unshared:
             logp = jnp.where(counted, self.logp(adapter), 0.0)
             ratio = jnp.exp(logp - jnp.where(counted, old, 0.0))
             surrogate = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages)
-            log_ratio = jnp.where(counted, self.reference, 0.0) - logp
+            log_ratio = jnp.clip(jnp.where(counted, self.reference, 0.0) - logp, -10, 10)
             per_token = -surrogate + GRPO.kl_beta * (jnp.exp(log_ratio) - log_ratio - 1)
             means = jnp.sum(jnp.where(counted, per_token, 0.0), axis=1) / self.mask.sum(axis=1)
             return means.sum() / valid.sum()
@@ -164,22 +161,22 @@ def test_metrics_by_the_unshared_computation(lesson, whole, unshared):
 
 
 def test_two_inner_iterations_hold_the_old_policy_fixed(lesson, unshared):
-    state, _ = stepped(lesson, cfg=dataclasses.replace(GRPO, inner_iterations=2))
+    state, _ = stepped(lesson, DESCENT, dataclasses.replace(GRPO, inner_iterations=2))
     old = unshared.logp(lesson.adapter)
     adapter = lesson.adapter
     for _ in range(2):
-        adapter = jax.tree.map(jnp.subtract, adapter, unshared.gradient(adapter, old))
+        adapter = jax.tree.map(lambda x, slope: x - 0.01 * slope, adapter, unshared.gradient(adapter, old))
     change = jax.tree.map(lambda new, before: np.asarray(new) - before, state.adapter, lesson.adapter)
     expected = jax.tree.map(lambda new, before: np.asarray(new) - before, adapter, lesson.adapter)
-    assert_close(change, expected, 1e-4)
+    assert_close(change, expected, 3e-4)
     assert int(state.step) == 1
 
 
 def test_policy_that_starts_from_an_adapter_has_no_divergence_from_itself(lesson):
-    state = update.init(jax.tree.map(jnp.asarray, lesson.adapter), PLAIN)
-    state, metrics = stepped(lesson, state=state)
+    state = update.init(jax.tree.map(jnp.asarray, lesson.adapter), ADAMW)
+    state, metrics = stepped(lesson, ADAMW, state=state)
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-9)
-    _, metrics = stepped(lesson, state=state)
+    _, metrics = stepped(lesson, ADAMW, state=state)
     assert metrics["kl"] > 1e-4  # the reference stayed behind, and outlived the donated state
 
 
@@ -187,7 +184,9 @@ def test_invalid_completions_count_as_absent(lesson, unshared):
     """A group without video, and one completion that no reward could judge; whatever they hold."""
     valid = VALID.copy()
     valid[1], valid[3, 0] = False, False
-    gradient, metrics = gradient_of(lesson, valid=valid, advantages=np.where(valid, lesson.experience.advantages, 50.0))
+    gradient, metrics = gradient_of(
+        lesson, valid=valid, advantages=np.where(valid, lesson.experience.advantages, np.float32(50))
+    )
     assert_close(gradient, unshared.gradient(lesson.adapter, unshared.logp(lesson.adapter), valid), 1e-5)
     tokens = lesson.experience.branches.tokens.copy()
     tokens[1] = 33
@@ -232,5 +231,5 @@ def test_second_step_compiles_nothing(lesson):
 
 
 def test_micro_batches_that_do_not_divide_the_prompts_are_refused(lesson):
-    with pytest.raises(ValueError, match="micro_batch_prompts: 3 does not divide .* 4"):
+    with pytest.raises(ValueError, match=r"micro_batch_prompts: 3 does not divide .* 4"):
         stepped(lesson, cfg=dataclasses.replace(GRPO, micro_batch_prompts=3))

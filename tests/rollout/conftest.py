@@ -12,7 +12,7 @@ from vlrl.types import Batch
 NUM_TEXT_TOKENS = 50
 """Ids 50 to 55 and 60 lie beyond the tokenizer, 56 to 59 are vision tokens."""
 MARKOV = dataclasses.replace(
-    tiny_vlm.with_vision(tiny_vlm.CFG, out_hidden_size=64, depth=1), hidden_size=64, num_layers=1
+    tiny_vlm.with_vision(tiny_vlm.CFG, out_hidden_size=64, depth=1), hidden_size=64, num_layers=1, rms_norm_eps=1e-12
 )
 
 

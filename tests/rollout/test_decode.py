@@ -7,7 +7,6 @@ import tiny_vlm
 
 from vlrl import timing
 from vlrl.config import RolloutConfig
-from vlrl.models import vlm
 from vlrl.rollout import decode, sampling
 
 END_IDS = (0, 7, 11)
@@ -21,7 +20,18 @@ def chained(markov, words):
     have the largest logits throughout."""
     table = np.zeros((48, 61), np.float32)
     table[:, FORBIDDEN] = 100.0
-    for token, following in [(3, 10), (10, 11), (4, 12), (12, 13), (13, 7), (5, 14), (14, 15), (15, 14), (6, 16), (16, 0)]:
+    for token, following in [
+        (3, 10),
+        (10, 11),
+        (4, 12),
+        (12, 13),
+        (13, 7),
+        (5, 14),
+        (14, 15),
+        (15, 14),
+        (6, 16),
+        (16, 0),
+    ]:
         table[token, following] = 20.0
     model, variables, features, batch = markov(table, last_tokens=(3, 4, 5, 6))
     cfg = RolloutConfig(group_size=2, max_new_tokens=5, temperature=0.0)
@@ -48,8 +58,8 @@ def test_greedy_completions_hold_no_forbidden_token_and_their_plain_log_probabil
 
 
 def test_forbidden_tokens_are_never_drawn_and_temperature_shapes_the_distribution(markov, words):
-    """After 2 all 50 ordinary tokens are alike, but those that lead on to 20; 20 and 21 have logits 2 and 0 and lead
-    to each other alone: at temperature .5 their log-probabilities are -.0181 and -4.0181."""
+    """After 2 all 50 ordinary tokens are alike. After 20 and 21 only these two follow, with logits 2 and 0: at
+    temperature .5 their log-probabilities are -.0181 and -4.0181."""
     table = np.zeros((48, 61), np.float32)
     table[20:22, :50] = -1e9
     table[20:22, 20], table[20:22, 21] = 2.0, 0.0
@@ -75,9 +85,8 @@ def sampled(real, words):
 
 def tempered(logits):
     scores = np.where(FORBIDDEN, -np.inf, np.asarray(logits, np.float64) / CFG.temperature)
-    return scores - np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1, keepdims=True)) - scores.max(
-        -1, keepdims=True
-    )
+    scores = scores - scores.max(axis=-1, keepdims=True)
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
 def within(rollouts):
@@ -107,9 +116,7 @@ def test_scoring_the_sampled_tokens_gives_an_on_policy_ratio_of_one(real, sample
             lambda x, start=start: x[start : start + micro_batch], (batch.prefix, features, sampled.branches)
         )
         prompt = tiny_vlm.prefill(model, variables, prefix, seen)
-        scored.append(
-            tiny_vlm.branch_logp(model, variables, prompt, branches, CFG.temperature, suppressed, 4)[0]
-        )
+        scored.append(tiny_vlm.branch_logp(model, variables, prompt, branches, CFG.temperature, suppressed, 4)[0])
     ratio = np.exp(np.concatenate(scored) - np.asarray(sampled.logp))
     np.testing.assert_allclose(ratio[within(sampled)], 1.0, atol=1e-5)
 
@@ -141,4 +148,3 @@ def test_rollout_reads_the_features_and_never_runs_the_vision_tower(real, sample
         model, {**variables, "params": blind}, features, batch, jax.random.key(1), words, END_IDS, CFG
     )
     np.testing.assert_array_equal(rollouts.branches.tokens, sampled.branches.tokens)
-    assert isinstance(model, vlm.Vlm)

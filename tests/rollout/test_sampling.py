@@ -98,8 +98,10 @@ def test_sampling_parameters_of_the_checkpoint_reach_nothing_that_a_rollout_is_m
     loaded = []
     for name, generation_fields in (("plain", {}), ("opinionated", fields)):
         path = checkpoint(tmp_path / name, generation_fields)
-        assert all(json.loads((pathlib.Path(path) / "generation_config.json").read_text())[f] == v
-                   for f, v in generation_fields.items())
+        assert all(
+            json.loads((pathlib.Path(path) / "generation_config.json").read_text())[f] == v
+            for f, v in generation_fields.items()
+        )
         model, base, tokenizer = build._model("policy", config.ModelConfig(path, "float32"), 1.0, False)
         loaded.append((model, base, len(tokenizer), hf_import.eos_token_ids(path, tokenizer.backend_tokenizer)))
     (model, base, *rest), (other_model, other_base, *other_rest) = loaded

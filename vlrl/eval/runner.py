@@ -90,7 +90,7 @@ def difference(before: Table, after: Table, cfg: Config) -> dict[str, dict[str, 
     return summary(paired, cfg)
 
 
-def by_task(examples: Sequence[Example], table: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+def by_task(examples: Sequence[Example], table: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float | int]]:
     """Mean of each metric over the examples of each task, with their number."""
     result = {}
     for task in sorted({example.task for example in examples}):

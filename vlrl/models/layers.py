@@ -21,16 +21,18 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
+        # Rows in one axis: with several, XLA's CPU backend makes the weight gradient half as fast.
+        rows = x.reshape(-1, x.shape[-1])
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features))
-        y = x @ kernel.astype(self.dtype)
+        y = rows @ kernel.astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
             y += jnp.broadcast_to(bias.astype(self.dtype), y.shape)
         if self.has_variable("lora", "a"):
             a: Array = self.get_variable("lora", "a")
             b: Array = self.get_variable("lora", "b")
-            y += self.lora_scale * ((x @ a.astype(self.dtype)) @ b.astype(self.dtype))
-        return y
+            y += self.lora_scale * ((rows @ a.astype(self.dtype)) @ b.astype(self.dtype))
+        return y.reshape(*x.shape[:-1], self.features)
 
 
 class RMSNorm(nn.Module):

@@ -61,7 +61,8 @@ class Vlm(nn.Module):
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """float32 logits."""
         if self.cfg.tie_word_embeddings:
-            return self.embed.attend(hidden).astype(jnp.float32)
+            rows = self.embed.attend(hidden.reshape(-1, hidden.shape[-1]))
+            return rows.reshape(*hidden.shape[:-1], -1).astype(jnp.float32)
         return self.lm_head(hidden).astype(jnp.float32)
 
     def prefill(self, prefix: PrefixInput, features: Float[Array, "P M D"]) -> Prefill:
@@ -173,6 +174,13 @@ def branch_logp(
     return _token_logp(model, variables, prefill.last_hidden, hidden, branches, temperature, suppressed, chunk)
 
 
+def joint_hidden(
+    model: Vlm, variables: Variables, prefix: PrefixInput, features: Float[Array, "P M D"], branches: Branches
+) -> tuple[Float[Array, "P D"], Float[Array, "P G C D"]]:
+    """Final states of each prompt's last token and of all branch tokens, the prompt inside the differentiated part."""
+    return _apply(model, variables, prefix, features, branches, method=Vlm.joint)
+
+
 def joint_logp(
     model: Vlm,
     variables: Variables,
@@ -184,7 +192,7 @@ def joint_logp(
     chunk: int,
 ) -> tuple[Float[Array, "P G C"], Float[Array, "P G C"]]:
     """As branch_logp, with the prompt inside the differentiated computation (its keys depend on the adapter)."""
-    last, hidden = _apply(model, variables, prefix, features, branches, method=Vlm.joint)
+    last, hidden = joint_hidden(model, variables, prefix, features, branches)
     return _token_logp(model, variables, last, hidden, branches, temperature, suppressed, chunk)
 
 
@@ -225,7 +233,8 @@ def _chunk_logp(
     tokens: Int[Array, " T"],
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     logp = log_probabilities(next_logits(model, variables, hidden), temperature, suppressed)
-    entropy = -jnp.sum(jnp.where(suppressed, 0.0, jnp.exp(logp) * logp), axis=-1)
+    # The inner where keeps 0 * inf out of the gradient as well.
+    entropy = -jnp.sum(jnp.exp(logp) * jnp.where(suppressed, 0.0, logp), axis=-1)
     return jnp.take_along_axis(logp, tokens[:, None], axis=-1)[:, 0], entropy
 
 

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -13,7 +12,7 @@ from vlrl.data import prompt
 from vlrl.models import vlm
 from vlrl.referees import alignment, grader
 from vlrl.referees import prompt as referee_prompt
-from vlrl.types import Batch, Claim, Example, Failure, Parsed, Rollouts, Verdict, Video
+from vlrl.types import Array, Batch, Claim, Example, Failure, Parsed, Rollouts, Verdict, Video
 
 IMAGES = 2
 """Vision slices of a claim: boxed frame and crop."""
@@ -103,7 +102,7 @@ def _verdicts(referee: Referee, cases: dict[tuple, Case]) -> dict[tuple, Verdict
     }
 
 
-def _ask(referee: Referee, rows: list[prompt.Row]) -> jax.Array:
+def _ask(referee: Referee, rows: list[prompt.Row]) -> Float[Array, "P 2 5"]:
     size = referee.cfg.claims_per_call
     rows = rows + rows[:1] * (size - len(rows))
     buckets = prompt.Buckets(referee.cfg.prompt_buckets, (IMAGES,), referee.cfg.patch_buckets)

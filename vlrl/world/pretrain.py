@@ -149,7 +149,7 @@ def _cross_entropy(
     model: vlm.Vlm, base: Any, prefix: PrefixInput, features: Float[Array, "P M D"], branches: Branches
 ) -> Float[Array, "P G C"]:
     """Of every branch token; with a vocabulary of under a thousand all logits may exist at once."""
-    last, hidden = model.apply({"params": base}, prefix, features, branches, method=vlm.Vlm.joint)
+    last, hidden = vlm.joint_hidden(model, {"params": base}, prefix, features, branches)
     first = jnp.broadcast_to(last[:, None, None], (*hidden.shape[:2], 1, hidden.shape[-1]))
     logits = vlm.next_logits(model, {"params": base}, jnp.concatenate([first, hidden[:, :, :-1]], axis=2))
     return optax.softmax_cross_entropy_with_integer_labels(logits, branches.tokens)
@@ -181,7 +181,7 @@ def _dense_loss_of(
         close = jnp.abs(jnp.argmax(part, -1) - dense[..., field]) <= (part.shape[-1] == 51)
         hits.append(jnp.sum(close * weight) / jnp.sum(weight))
     names = ("object", "colour", "shape", "first", "second", "x1", "y1", "x2", "y2")
-    return sum(losses) / 3.0, dict(zip(names, hits, strict=True))
+    return jnp.sum(jnp.stack(losses)) / 3.0, dict(zip(names, hits, strict=True))
 
 
 def _train(name: str, params: Any, loss: Any, batches: Iterator, stage: Stage, work: pathlib.Path) -> Any:
@@ -242,7 +242,7 @@ def _produce(make: Any, seed: int, queue: Any) -> None:
 def _init(model: vlm.Vlm, cfg: config.Config, seed: int) -> Any:
     syllabus = lessons.Syllabus(1, 1, BRANCH_LENGTH, None, 0.0)
     prefix, branches, _, _ = next(_lesson(cfg, [(1, syllabus)], np.random.default_rng(0)))
-    params = jax.jit(model.init)(jax.random.key(seed), prefix, branches)["params"]
+    params: Any = jax.jit(model.init)(jax.random.key(seed), prefix, branches)["params"]
     width = sum(lessons.DENSE_FIELDS)
     kernel = jax.random.normal(jax.random.key(seed + 1), (model.cfg.hidden_size, width)) * 0.05
     return {
