@@ -26,9 +26,12 @@ def test_second_interrupt_stops_at_once_but_a_second_sigterm_does_not():
 
 def test_former_handlers_are_back_after_an_error():
     former = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    entered = stopping.on_signals()
-    entered.__enter__()
-    assert signal.getsignal(signal.SIGTERM) != former[1]
+
+    def fail():
+        with stopping.on_signals():
+            assert signal.getsignal(signal.SIGTERM) != former[1]
+            raise RuntimeError("inside")
+
     with pytest.raises(RuntimeError, match="inside"):
-        entered.__exit__(RuntimeError, RuntimeError("inside"), None)
+        fail()
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == former

@@ -17,6 +17,7 @@ from vlrl.io import hf_import
 from vlrl.models import lora, vlm
 from vlrl.referees import ser_referee
 from vlrl.rollout import sampling
+from vlrl.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Parts:
     """Frozen weights of the policy: an argument of every jitted step, never a closure."""
     tokenizer: Any
     eos_ids: tuple[int, ...]
-    suppressed: jax.Array
+    suppressed: Array
     referee: ser_referee.Referee
     train: tuple[types.Example, ...]
     eval: tuple[types.Example, ...]

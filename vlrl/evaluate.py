@@ -9,6 +9,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+from typing import Any
 
 import jax
 
@@ -33,7 +34,7 @@ def evaluate(cfg: config.Config, workdir: pathlib.Path | None, output: pathlib.P
     if table is None:
         print("stopped; nothing written", flush=True)
         return
-    result = {
+    result: dict[str, Any] = {
         "step": int(state.step),
         "examples": len(parts.eval),
         "failed_videos": runner.failed_videos(table),

@@ -1,7 +1,7 @@
 """Writes a run's newest policy for other tools.
 
-    python -m vlrl.export --workdir runs/tiny_ser --format hf --out exported     merged Hugging Face directory
-    python -m vlrl.export --workdir runs/tiny_ser --format peft --out adapter    PEFT adapter
+python -m vlrl.export --workdir runs/tiny_ser --format hf --out exported     merged Hugging Face directory
+python -m vlrl.export --workdir runs/tiny_ser --format peft --out adapter    PEFT adapter
 """
 
 import pathlib

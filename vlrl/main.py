@@ -34,9 +34,13 @@ def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
     print(sampling.described(cfg.rollout), flush=True)
     transform = optimizer.make(cfg.opt, cfg.steps)
     state = update.init(lora.init(jax.random.fold_in(run_key, 1), parts.base, cfg.lora), transform)
-    with contextlib.closing(parts.pool), contextlib.closing(
-        loader.Loader(parts.train, parts.pool, parts.tokenizer, parts.policy.cfg, cfg.data, cfg.prompt, cfg.seed)
-    ) as batches, stopping.on_signals() as stop:
+    with (
+        contextlib.closing(parts.pool),
+        contextlib.closing(
+            loader.Loader(parts.train, parts.pool, parts.tokenizer, parts.policy.cfg, cfg.data, cfg.prompt, cfg.seed)
+        ) as batches,
+        stopping.on_signals() as stop,
+    ):
         state, num_tokens = directory.restore(state, batches) if resume else (state, 0)
         eval_key = jax.random.fold_in(run_key, 2)
         before = directory.cached(

@@ -28,7 +28,7 @@ def result():
 
 
 def test_every_metric_has_mean_and_interval_before_after_and_paired(result):
-    assert set(result) == {"before", "after", "paired_difference", "by_task", "examples"}
+    assert set(result) == {"before", "after", "paired_difference", "by_task", "examples", "failed_videos"}
     for part in ("before", "after", "paired_difference"):
         assert set(result[part]) >= {"what_acc", "tiou", "viou", "parse_rate", "reward"}
         for interval in result[part].values():
@@ -41,7 +41,11 @@ def test_means_and_differences_leave_out_examples_that_do_not_ask(result):
     assert means == pytest.approx([1 / 3, 2 / 3, 1 / 3])
     assert result["paired_difference"]["reward"]["mean"] == 0.25
     assert result["paired_difference"]["tiou"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    assert result["examples"] == 4
+    assert (result["examples"], result["failed_videos"]) == (4, 0)
+
+
+def test_examples_whose_video_failed_are_counted():
+    assert runner.failed_videos({"greedy": columns([NAN] * 4, parse_rate=[0.0, NAN, NAN, 1.0])}) == 2
 
 
 def test_tasks_are_reported_apart(result):

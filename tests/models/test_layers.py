@@ -26,7 +26,7 @@ def test_rms_norm_divides_by_the_root_mean_square():
 
 def test_rms_norm_of_bfloat16_is_computed_in_float32():
     x = jnp.full((1, 3000), 0.1, jnp.bfloat16).at[0, 0].set(30.0)
-    norm = layers.RMSNorm(eps=0.0, dtype=jnp.bfloat16)
+    norm = layers.RMSNorm(eps=0.0, dtype=jnp.dtype("bfloat16"))
     actual = norm.apply({"params": {"scale": jnp.ones(3000)}}, x).astype(jnp.float32)
     wide = np.asarray(x.astype(jnp.float32))
     np.testing.assert_allclose(actual, wide / np.sqrt(np.mean(wide**2)), rtol=2**-8)
@@ -68,7 +68,7 @@ def test_bfloat16_model_is_close_to_float32():
     rows = [tiny_vlm.row(cfg, tiny_vlm.text(1, 2), video, tiny_vlm.text(3, 4, 5))]
     prefix = tiny_vlm.collate(cfg, rows, 20, slices=2, patches=24)
     logits = []
-    for dtype in (jnp.float32, jnp.bfloat16):
+    for dtype in (jnp.dtype("float32"), jnp.dtype("bfloat16")):
         model = vlm.Vlm(cfg, dtype)
         features = tiny_vlm.encode(model, params, prefix.vision)
         assert features.dtype == dtype

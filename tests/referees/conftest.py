@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_vlm
@@ -45,7 +46,7 @@ def cfg():
 
 @pytest.fixture(scope="session")
 def referee(tokenizer, vlm_cfg, cfg):
-    return ser_referee.make(vlm.Vlm(vlm_cfg), tiny_vlm.random_params(vlm_cfg), tokenizer, cfg)
+    return ser_referee.make(vlm.Vlm(vlm_cfg, jnp.dtype("float32")), tiny_vlm.random_params(vlm_cfg), tokenizer, cfg)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from vlrl.rl import optimizer, update
 CFG = tiny_vlm.CFG
 GRPO = GrpoConfig(kl_beta=0.3, logp_chunk=5)
 TEMPERATURE = 0.7
-MODEL = vlm.Vlm(CFG, lora_scale=tiny_vlm.LORA_SCALE)
+MODEL = vlm.Vlm(CFG, jnp.dtype("float32"), lora_scale=tiny_vlm.LORA_SCALE)
 GAIN = 2.0**20
 PLAIN = optax.scale(-GAIN)
 """The adapter moves so far down the gradient that the difference shows it to the last digit."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_vlm
@@ -53,7 +54,7 @@ def words():
 @pytest.fixture(scope="session")
 def markov():
     """markov(table, last_tokens): model, variables, features and a batch with one prompt for each last token."""
-    model = vlm.Vlm(MARKOV)
+    model = vlm.Vlm(MARKOV, jnp.dtype("float32"))
 
     def make(table, last_tokens):
         rows = [tiny_vlm.row(MARKOV, tiny_vlm.text(1, 2, last)) for last in last_tokens]
@@ -67,7 +68,7 @@ def markov():
 def real():
     """An ordinary random model with an adapter, and two prompts of unequal length with an image each."""
     cfg = tiny_vlm.CFG
-    model = vlm.Vlm(cfg, lora_scale=tiny_vlm.LORA_SCALE)
+    model = vlm.Vlm(cfg, jnp.dtype("float32"), lora_scale=tiny_vlm.LORA_SCALE)
     rows = [
         tiny_vlm.row(cfg, tiny_vlm.text(1), tiny_vlm.media(cfg, "image", (8, 16)), tiny_vlm.text(5, 6)),
         tiny_vlm.row(cfg, tiny_vlm.media(cfg, "image", (8, 8), seed=1), tiny_vlm.text(9, 3, 4, 2)),

@@ -92,7 +92,7 @@ def difference(before: Table, after: Table, cfg: Config) -> dict[str, dict[str, 
 
 def by_task(examples: Sequence[Example], table: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float | int]]:
     """Mean of each metric over the examples of each task, with their number."""
-    result = {}
+    result: dict[str, dict[str, float | int]] = {}
     for task in sorted({example.task for example in examples}):
         chosen = np.array([example.task == task for example in examples])
         means = {name: _mean(np.array(table[name])[chosen]) for name in SHOWN}
@@ -103,7 +103,7 @@ def by_task(examples: Sequence[Example], table: Mapping[str, Sequence[float]]) -
 def comparison(examples: Sequence[Example], before: Table, after: Table, cfg: Config) -> dict[str, Any]:
     """The content of results.json: greedy figures on top, sampled ones and those by task beside them."""
     first, last, change = summary(before, cfg), summary(after, cfg), difference(before, after, cfg)
-    result = {"before": first["greedy"], "after": last["greedy"], "paired_difference": change["greedy"]}
+    result: dict[str, Any] = {"before": first["greedy"], "after": last["greedy"], "paired_difference": change["greedy"]}
     if "sampled" in last:
         sampled = {"before": first["sampled"], "after": last["sampled"], "paired_difference": change["sampled"]}
         result["sampled"] = sampled
@@ -126,7 +126,8 @@ def printed(result: Mapping[str, Any], title: str) -> str:
     return "\n".join(lines)
 
 
-def printed_tasks(tasks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+def printed_tasks(tasks: Mapping[str, Mapping[str, Mapping[str, float | int]]]) -> str:
+    """Mean of each metric before and after, by task."""
     lines = [f"{'by task':<12}{'examples':>10}" + "".join(f"{name:>22}" for name in SHOWN)]
     for task, before in tasks["before"].items():
         after = tasks["after"][task]

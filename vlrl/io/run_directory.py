@@ -11,7 +11,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -23,6 +23,7 @@ from vlrl.io import checkpoint, run_manifest
 Table = dict[str, dict[str, list[float]]]
 
 
+@runtime_checkable
 class Resumable(Protocol):
     """The data loader, as far as checkpoints are concerned."""
 

@@ -6,6 +6,7 @@ through the prompt's activations, computed once), and a decode step (one token a
 """
 
 import dataclasses
+from typing import Any
 
 import flax
 import jax
@@ -118,7 +119,7 @@ class Decoder(nn.Module):
         )(self.cfg, self.dtype, self.lora_scale, keep_kv, name="layers")
         stream, kept = blocks(stream, jnp.arange(self.cfg.num_layers), prefix_kv, context)
         norm = layers.RMSNorm(self.cfg.rms_norm_eps, self.dtype, name="norm")
-        finished = {
+        finished: dict[str, Any] = {
             part: norm(value)
             for part, value in (("prefix", stream.prefix), ("branch", stream.branch))
             if value is not None

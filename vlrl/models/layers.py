@@ -17,7 +17,7 @@ class Dense(nn.Module):
     features: int
     use_bias: bool = False
     lora_scale: float = 0.0
-    dtype: jnp.dtype = jnp.float32
+    dtype: jnp.dtype = jnp.dtype("float32")
 
     @nn.compact
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
@@ -37,7 +37,7 @@ class Dense(nn.Module):
 
 class RMSNorm(nn.Module):
     eps: float
-    dtype: jnp.dtype = jnp.float32
+    dtype: jnp.dtype = jnp.dtype("float32")
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:

@@ -37,7 +37,7 @@ class Prefill:
 
 class Vlm(nn.Module):
     cfg: VlmConfig
-    dtype: jnp.dtype = jnp.float32
+    dtype: jnp.dtype = jnp.dtype("float32")
     lora_scale: float = 0.0
     unroll: bool = False
     remat: bool = False

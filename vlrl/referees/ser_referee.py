@@ -90,13 +90,16 @@ def _case(referee: Referee, example: Example, video: Video, response: str, claim
 
 
 def _verdicts(referee: Referee, cases: dict[tuple, Case]) -> dict[tuple, Verdict]:
-    """Grades all cases with a row, `claims_per_call` at a time; calls are queued before the first answer is read."""
-    ready = {key: case.row for key, case in cases.items() if case.row is not None}
-    keys, size = list(ready), referee.cfg.claims_per_call
-    calls = [_ask(referee, [ready[key] for key in keys[i : i + size]]) for i in range(0, len(keys), size)]
+    """Grades all cases with a row, `claims_per_call` at a time; calls are queued before the first answer is read.
+
+    Sorted by length, so that most calls fit a smaller bucket.
+    """
+    rows = {key: case.row for key, case in cases.items() if case.row is not None}
+    keys, size = sorted(rows, key=lambda key: len(rows[key].tokens)), referee.cfg.claims_per_call
+    calls = [_ask(referee, [rows[key] for key in keys[i : i + size]]) for i in range(0, len(keys), size)]
+    # Padding rows stand behind the real ones of the last call only, so row i is key i.
     logits = np.concatenate([np.zeros((0, 2, 5), np.float32), *(np.asarray(call) for call in calls)])
     number = {key: i for i, key in enumerate(keys)}
-    # Padding rows stand behind the real ones of the last call only, so row i is key i.
     return {
         key: _verdict(case, logits[number[key]] if key in number else None, referee.cfg) for key, case in cases.items()
     }

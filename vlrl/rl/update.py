@@ -1,5 +1,6 @@
 """One GRPO update of the adapter: reference and old log-probabilities, gradient over micro-batches, optimizer step."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -80,13 +81,13 @@ def train_step(
     # One update: the old policy is the policy, its log-probabilities those of the only forward pass, detached.
     one = cfg.inner_iterations == 1
     old = None if one else _by_micro_batch(functools.partial(score, state.adapter), experience, cfg)
-    parts = _micro_batches(Material(experience, reference, old, mask), cfg)
+    material = Material(experience, reference, old, mask)
     loss = functools.partial(_loss, policy, base, suppressed, cfg, temperature, losses.count(mask))
     metrics: dict[str, Float[Array, ""]] = {}
     for _ in range(cfg.inner_iterations):
-        gradient, metrics = _gradient(loss, state.adapter, parts)
+        gradient, metrics = _gradient(loss, state.adapter, material, cfg)
         state, metrics = _apply(transform, state, gradient, metrics)
-    return state.replace(step=state.step + 1), metrics
+    return dataclasses.replace(state, step=state.step + 1), metrics
 
 
 def _apply(
@@ -94,7 +95,7 @@ def _apply(
 ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     finite = optimizer.all_finite(gradient)
     change, new_optimizer = transform.update(gradient, state.optimizer, state.adapter)
-    proposed = state.replace(adapter=optax.apply_updates(state.adapter, change), optimizer=new_optimizer)
+    proposed = dataclasses.replace(state, adapter=optax.apply_updates(state.adapter, change), optimizer=new_optimizer)
     state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, state)
     return state, {**metrics, "grad_norm": optax.global_norm(gradient), "skipped_updates": 1.0 - finite}
 
@@ -102,18 +103,21 @@ def _apply(
 def _gradient(
     loss: Callable[[Adapter, Material], tuple[Float[Array, ""], dict[str, Float[Array, ""]]]],
     adapter: Adapter,
-    parts: Material,
+    material: Material,
+    cfg: GrpoConfig,
 ) -> tuple[Adapter, dict[str, Float[Array, ""]]]:
-    """Gradient and metrics, summed over micro-batches (axis 0 of `parts`)."""
-    both = jax.value_and_grad(loss, has_aux=True)
+    """Gradient and metrics, summed over micro-batches."""
+    parts, structure = _micro_batches(material, cfg)
 
-    def accumulate(total: Any, part: Material) -> tuple[Any, None]:
-        (_, metrics), gradient = both(adapter, part)
-        return jax.tree.map(jnp.add, total, (gradient, metrics)), None
+    def one(part: list[Array]) -> tuple[Adapter, dict[str, Float[Array, ""]]]:
+        (_, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(adapter, structure.unflatten(part))
+        return gradient, metrics
 
-    first = jax.tree.map(lambda x: x[0], parts)
-    (_, metrics), gradient = jax.eval_shape(both, adapter, first)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (gradient, metrics))
+    def accumulate(total: Any, part: list[Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, one(part)), None
+
+    shapes = jax.eval_shape(one, [x[0] for x in parts])
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(accumulate, zeros, parts)[0]
 
 
@@ -173,16 +177,18 @@ def _scored(
 def _by_micro_batch(
     score: Callable[[Experience], Float[Array, "P G C"]], experience: Experience, cfg: GrpoConfig
 ) -> Float[Array, "P G C"]:
-    rows = jax.lax.map(score, _micro_batches(experience, cfg))
+    parts, structure = _micro_batches(experience, cfg)
+    rows = jax.lax.map(lambda part: score(structure.unflatten(part)), parts)
     return rows.reshape(-1, *rows.shape[2:])
 
 
-def _micro_batches(rows: Any, cfg: GrpoConfig) -> Any:
-    """[P, ...] to [P / micro, micro, ...]."""
-    count = jax.tree.leaves(rows)[0].shape[0]
+def _micro_batches(rows: Any, cfg: GrpoConfig) -> tuple[list[Array], Any]:
+    """Leaves [P, ...] as [P / micro, micro, ...], and the structure that puts one micro-batch's leaves together."""
+    leaves, structure = jax.tree.flatten(rows)
+    count = leaves[0].shape[0]
     micro = cfg.micro_batch_prompts or count
     if count % micro:
         raise ValueError(
             f"grpo.micro_batch_prompts: {micro} does not divide data.prompts_per_step {count}; choose a divisor"
         )
-    return jax.tree.map(lambda x: x.reshape(count // micro, micro, *x.shape[1:]), rows)
+    return [x.reshape(count // micro, micro, *x.shape[1:]) for x in leaves], structure

@@ -17,7 +17,7 @@ WAVES = 12
 
 
 def _id(name: str) -> int:
-    return int(_TOKENIZER.convert_tokens_to_ids([name])[0])
+    return int(_TOKENIZER.get_vocab()[name])
 
 
 def hf_config() -> dict[str, Any]:

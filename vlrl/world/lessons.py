@@ -21,7 +21,7 @@ DENSE_FIELDS = (2, len(scenes.COLOURS), len(scenes.SHAPES), 2, 2, 51, 51, 51, 51
 """Classes of the dense head: object here or not, colour, shape, in the first frame, in the second, x1, y1, x2, y2."""
 MIN_OVERLAP = 0.15
 """A merged unit holds the object that covers at least this share of it."""
-LOOSE, TIGHT = 1.5, 1.0
+LOOSE, TIGHT = 1.7, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Syllabus:
     branch_length: int
     num_objects: int | None
     loose_share: float
-    """How often the teacher draws boxes half as large again: the systematic error that is left for RL to remove."""
+    """How often the teacher draws boxes far too large: the systematic error that is left for RL to remove."""
 
 
 def frames(

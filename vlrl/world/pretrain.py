@@ -2,8 +2,8 @@
 
     python -m vlrl.world.pretrain --out vlrl/world/checkpoints
 
-Three stages: the vision tower learns to see with a dense head that is thrown away; from it the policy learns to answer
-with claims, the last steps from a teacher who mostly draws boxes half as large again (the systematic error left for
+The vision tower learns to see with a dense head that is thrown away; from it the policy learns to answer with claims,
+the last steps from a teacher who mostly draws boxes far too large (the systematic error left for
 reinforcement learning); from it, too, the referee learns to grade. States its own time.
 """
 
@@ -44,14 +44,14 @@ class Stage:
 STAGES = {
     "tower": Stage(steps=700, lr=1.5e-3, batch=16),
     "skill": Stage(steps=2000, lr=1.5e-3, batch=6),
-    "policy": Stage(steps=150, lr=3e-4, batch=6),
+    "policy": Stage(steps=150, lr=1e-3, batch=6),
     "referee": Stage(steps=2400, lr=1e-3, batch=16),
 }
 SHIPPED = ("policy", "referee")
 QUESTIONS = 8
 BRANCH_LENGTH = 72
 VIDEO_PREFIX_LENGTH = 88
-LOOSE_SHARE = 0.7
+LOOSE_SHARE = 0.75
 ONE_OBJECT_STEPS = 150
 DENSE_WEIGHT = 0.3
 
@@ -142,7 +142,12 @@ def train_referee(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Pat
     return _train("referee", _load(work / "tower.npz", _init(model, cfg, seed)), loss, batches, stage, work)
 
 
-RUN = {"tower": train_tower, "skill": train_skill, "policy": train_policy, "referee": train_referee}
+RUN = {
+    "tower": train_tower,
+    "skill": train_skill,
+    "policy": train_policy,
+    "referee": train_referee,
+}
 
 
 def _cross_entropy(
@@ -185,7 +190,9 @@ def _dense_loss_of(
 
 
 def _train(name: str, params: Any, loss: Any, batches: Iterator, stage: Stage, work: pathlib.Path) -> Any:
-    schedule = optax.warmup_cosine_decay_schedule(0.0, stage.lr, min(200, stage.steps // 10), stage.steps, 0.03 * stage.lr)
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, stage.lr, min(200, stage.steps // 10), stage.steps, 0.03 * stage.lr
+    )
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))

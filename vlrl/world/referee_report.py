@@ -1,6 +1,6 @@
 """How far the tiny referee can be trusted: its grades on claims of new scenes, against the truth.
 
-    python -m vlrl.world.referee_report --referee vlrl/world/checkpoints/referee --claims 1200
+python -m vlrl.world.referee_report --referee vlrl/world/checkpoints/referee --claims 1200
 """
 
 import argparse
@@ -41,7 +41,7 @@ def grade(referee: pathlib.Path, cfg: config.Config, num_claims: int) -> list[Gr
     tiny, rng, size = tokenizer.build(), np.random.default_rng(HELD_OUT_SEED), cfg.referee.claims_per_call
     questions = grader.repeated(referee_prompt.question_tokens(tiny, cfg.referee), size)
     letters, grades = referee_prompt.letter_ids(tiny), np.array(referee_prompt.GRADES)
-    graded = []
+    graded: list[Graded] = []
     while len(graded) < num_claims:
         lesson = referee_lessons.make(rng, tiny, model_cfg, cfg.data.num_frames, cfg.referee, size)
         logits = np.asarray(grader.letter_logits(model, base, lesson.prefix, questions, letters))

@@ -1,0 +1,87 @@
+"""Lessons are what the policy and the referee will meet: same tokens, true grades."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from vlrl import config, geometry
+from vlrl.data import prompt, vision
+from vlrl.world import architecture, lessons, questions, referee_lessons, render, scenes, teacher, tokenizer
+
+
+@pytest.fixture(scope="module")
+def cfg() -> config.Config:
+    return config.load("configs/tiny_ser.py")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return tokenizer.build()
+
+
+def test_prefix_and_branch_are_the_policys_prompt_and_the_teachers_completion(cfg, tiny):
+    syllabus = lessons.Syllabus(videos=1, questions=3, branch_length=72, num_objects=None, loose_share=0.0)
+    data = dataclasses.replace(cfg.data, prompt_buckets=(96,))
+    lesson = lessons.make(np.random.default_rng(5), tiny, architecture.CONFIG, data, cfg.prompt, syllabus)
+
+    # The same draws again, put together as the loader does: one row with video and question.
+    rng = np.random.default_rng(5)
+    scene = scenes.sample_scene(rng, None)
+    pictures, times = lessons.frames(scene, cfg.data.num_frames, rng)
+    slices = vision.slices(pictures, architecture.CONFIG.vision, cfg.data.min_pixels, cfg.data.max_pixels)
+    asked = [q for _ in range(3) for q in questions.questions(scene, rng, with_tracks=False)]
+    order = rng.permutation(len(asked))[:3]
+    for g, k in enumerate(order):
+        segments = prompt.policy_prompt(asked[k], slices, times, scene.duration_s, cfg.prompt)
+        row = prompt.encode(tiny, segments, architecture.CONFIG.vision.tokens_per_second, "row")
+        rng.random()
+        text = teacher.teacher(asked[k], scene, times, rng, 1.0)
+        expected = [*row.tokens.tolist(), *tiny(text)["input_ids"], tiny.eos_token_id]
+        start, length = int(lesson.prefix.length[0]), int(lesson.branches.length[0, g])
+        joined = [*lesson.prefix.tokens[0, :start].tolist(), *lesson.branches.tokens[0, g, :length].tolist()]
+        assert joined == expected
+        assert int(lesson.prefix.next_position[0]) == row.positions[0, start]
+        assert lesson.loss_mask[0, g].sum() == len(tiny(text)["input_ids"]) + 1
+
+
+def test_dense_truth_names_the_object_of_a_unit_and_its_edges(cfg):
+    square = scenes.Object(scenes.Shape("square", "blue", 0.5), ((0.0, 0.25, 0.25),), (0.0, 4.0))
+    scene = scenes.Scene((square,), 4.0, 8, 112, 112, False, tuple(k / 8 for k in range(32)))
+    times = np.linspace(0, 3.875, 8)
+    frames = render.render(scene, times, 112, 112)
+    slices = vision.slices(frames, architecture.CONFIG.vision, cfg.data.min_pixels, cfg.data.max_pixels)
+    truth = lessons._dense(scene, times, slices)
+    # The square fills the upper left quarter: units 0, 1, 4, 5 of the 4 x 4; edges at 0 and .5 of the frame.
+    assert [u for u in range(16) if truth[0, u, 0]] == [0, 1, 4, 5]
+    blue, kind = list(scenes.COLOURS).index("blue"), scenes.SHAPES.index("square")
+    assert truth[0, 0].tolist() == [1, blue, kind, 1, 1, 0, 0, 25, 25]
+
+
+@pytest.mark.parametrize("kind", list(referee_lessons.KINDS))
+def test_truth_of_a_corrupted_claim_follows_its_kind(kind):
+    rng = np.random.default_rng(3)
+    seen = []
+    for _ in range(40):
+        scene = scenes.sample_scene(rng)
+        times = np.array(scene.frame_times_s)[:: max(1, len(scene.frame_times_s) // 8)][:8]
+        example = questions.questions(scene, rng, with_tracks=False)[0]
+        claim = referee_lessons.corrupted(example, scene, times, rng, kind)
+        named = [o for o in scene.objects if o.phrase == claim.phrase]
+        box = scenes.box_at(named[0], scene, float(times[claim.frame])) if named else None
+        assert claim.iou == pytest.approx(geometry.iou(claim.box, box) if box else 0.0)
+        seen.append(claim)
+    localization = [claim.letters[1] for claim in seen]
+    if kind == "right":
+        assert np.mean([letter == 0 for letter in localization]) > 0.9
+    if kind in ("whole_frame", "wrong_name", "wrong_object"):
+        assert np.mean([letter == 4 for letter in localization]) > 0.9
+    if kind == "wrong_name":
+        assert all(claim.phrase not in {o.phrase for o in scene.objects} or claim.iou < 0.3 for claim in seen)
+
+
+def test_letters_fall_at_the_bounds():
+    claim = referee_lessons.Claimed("right", 0, (0.0, 0.0, 1.0, 1.0), "red ring", iou=0.75, relevance=0.374)
+    assert claim.letters == (3, 0)
+    assert dataclasses.replace(claim, iou=0.449, relevance=0.875).letters == (0, 3)
+    assert dataclasses.replace(claim, iou=0.299, relevance=0.0).letters == (4, 4)
