@@ -12,6 +12,7 @@ ensure_environment() {
   if [ "$(cat "$directory/complete" 2>/dev/null)" != "$wanted" ]; then
     rm -rf "$directory"
     "$python" -m venv "$directory"
+    "$directory/bin/python" -m pip install --quiet --upgrade pip  # older ones resolve slowly
     "$directory/bin/python" -m pip install --quiet --editable ".$extras"
     echo "$wanted" > "$directory/complete"  # last: an install cut short is not reused
   fi

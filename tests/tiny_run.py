@@ -41,6 +41,7 @@ def get_config():
     c.rollout.group_size = {group}
     c.rollout.max_new_tokens = 12
     c.opt.lr = 1e-2
+    c.referee.gamma = "argmax"
     c.opt.warmup_steps = 1
     c.eval.num_examples = {examples}
     c.eval.prompts_per_batch = {prompts}
@@ -179,9 +180,7 @@ def state_of(workdir):
     cfg = run_directory.read_config(workdir)
     architecture_, _ = hf_import.load_config(cfg.policy.path)
     base = hf_import.load_params(cfg.policy.path, architecture_, cfg.policy.dtype)
-    fresh = jax.eval_shape(
-        lambda: update.init(lora.init(jax.random.key(0), base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
-    )
+    fresh = update.init(lora.init(jax.random.key(0), base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
     return jax.device_get(run_directory.read_state(workdir, fresh))
 
 

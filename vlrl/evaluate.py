@@ -28,7 +28,7 @@ def evaluate(cfg: config.Config, workdir: pathlib.Path | None, output: pathlib.P
     key = jax.random.key(cfg.seed)
     state = update.init(lora.init(key, parts.base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
     if workdir is not None:
-        state = run_directory.read_state(workdir, jax.eval_shape(lambda: state))
+        state = run_directory.read_state(workdir, state)
     with contextlib.closing(parts.pool), stopping.on_signals() as stop:
         table = runner.run(parts, state.adapter, cfg, jax.random.fold_in(key, 2), stop.requested)
     if table is None:

@@ -18,9 +18,7 @@ from vlrl.rl import optimizer, update
 def export(cfg: config.Config, workdir: pathlib.Path, format: str, out: pathlib.Path, overwrite: bool) -> None:
     architecture, _ = hf_import.load_config(cfg.policy.path)
     base = hf_import.load_params(cfg.policy.path, architecture, cfg.policy.dtype)
-    fresh = jax.eval_shape(
-        lambda: update.init(lora.init(jax.random.key(0), base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
-    )
+    fresh = update.init(lora.init(jax.random.key(0), base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
     adapter = jax.device_get(run_directory.read_state(workdir, fresh).adapter)
     if format == "hf":
         # From the base's own files: exact also where the run held them in a shorter type.

@@ -184,9 +184,11 @@ def test_a_completion_may_hold_vision_pads_which_stay_plain_tokens(scene, four):
     pads[:, :, 1] = CFG.image_token_id
     with_pads = scores(scene, scene.policy, Branches(pads, four.length))
     # the pads' embedding under another id: the same completion without any vision id
+    used = {*np.unique(scene.prefix.tokens).tolist(), *np.unique(pads).tolist()}
+    free = min(set(range(CFG.vocab_size)) - used)
     renamed = jax.tree.map(np.array, scene.params)
-    renamed["embed"]["embedding"][3] = renamed["embed"]["embedding"][CFG.image_token_id]
-    plain = np.where(pads == CFG.image_token_id, 3, pads)
+    renamed["embed"]["embedding"][free] = renamed["embed"]["embedding"][CFG.image_token_id]
+    plain = np.where(pads == CFG.image_token_id, free, pads)
     as_text = scores(scene, {"params": renamed, "lora": scene.adapter}, Branches(plain, four.length))
     np.testing.assert_array_equal(with_pads[0][:, :, 2:], as_text[0][:, :, 2:])
     np.testing.assert_array_equal(with_pads[1], as_text[1])
@@ -240,7 +242,7 @@ def joint_jaxpr(wide, chunk, differentiate):
 
 def test_prompt_keys_are_kept_once(wide):
     model, params, _, prefix, features, _ = wide
-    shapes = jax.eval_shape(functools.partial(vlm.prefill, model), {"params": params}, prefix, features)
+    shapes = jax.jit(functools.partial(vlm.prefill, model))({"params": params}, prefix, features)
     expected = (WIDE.num_layers, P, WIDE.num_kv_heads, S, WIDE.head_dim)
     assert shapes.kv.k.shape == shapes.kv.v.shape == expected
 
@@ -248,7 +250,7 @@ def test_prompt_keys_are_kept_once(wide):
 def test_scoring_never_copies_the_prompt_keys_for_each_branch(wide):
     model, params, adapter, prefix, features, branches = wide
     variables = {"params": params, "lora": adapter}
-    prefill = jax.eval_shape(functools.partial(vlm.prefill, model), variables, prefix, features)
+    prefill = jax.jit(functools.partial(vlm.prefill, model))(variables, prefix, features)
     suppressed = np.zeros(WIDE.vocab_size, bool)
     score = lambda prefill: vlm.branch_logp(model, variables, prefill, branches, 1.0, suppressed, 16)  # noqa: E731
     assert copied_keys(jax.make_jaxpr(score)(prefill).jaxpr) == []

@@ -138,7 +138,7 @@ def whole(lesson):
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_any_split_into_micro_batches_gives_the_same_gradient_and_metrics(lesson, whole, micro_batch):
     gradient, metrics = gradient_of(lesson, dataclasses.replace(GRPO, micro_batch_prompts=micro_batch))
-    assert_close(gradient, whole[0], 1e-6)
+    assert_close(gradient, whole[0], 3e-6)
     assert metrics == pytest.approx(whole[1], rel=1e-5, abs=1e-6)
 
 
@@ -210,7 +210,8 @@ def test_non_finite_gradient_changes_nothing_but_is_counted(lesson):
     after, metrics = stepped(lesson, ADAMW, advantages=advantages)
     assert metrics["skipped_updates"] == 1
     assert int(after.step) == 1
-    jax.tree.map(np.testing.assert_array_equal, after.replace(step=0), before.replace(step=0))
+    for leaf, old in zip(jax.tree.leaves(after.replace(step=before.step)), jax.tree.leaves(before), strict=True):
+        np.testing.assert_array_equal(leaf, old)
 
 
 def test_zero_gradient_decays_weights_and_leaves_moments_at_zero(lesson):

@@ -150,7 +150,7 @@ class Loader:
             last = [failure for failure in batch.failures if failure is not None][-1:]
             raise ValueError(
                 f"{bad} of the last {seen} videos failed, data.max_bad_fraction is {self._data.max_bad_fraction}; "
-                f"repair the videos of {self._data.train or 'the run'}, the last failure: {last}"
+                f"re-encode the file or remove its lines from {self._data.train or 'the run'}, the last failure: {last}"
             )
         self._bad = recent  # only now: a run saved at the error goes on once its videos are repaired
 

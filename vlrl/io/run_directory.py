@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-import jax
-
 from vlrl import config as configs
 from vlrl import timing
 from vlrl.config import Config
@@ -60,7 +58,7 @@ def read_config(workdir: pathlib.Path) -> Config:
 
 
 def read_state(workdir: pathlib.Path, template: Any) -> Any:
-    """The newest intact checkpoint of a run."""
+    """The newest intact checkpoint of a run, for a state of this shape."""
     found = checkpoint.restore_latest(workdir / "checkpoints", template)
     if found is None:
         raise ValueError(f"--workdir {workdir}: no checkpoint yet; let the run reach checkpoint.every steps")
@@ -100,7 +98,7 @@ class RunDirectory:
 
     def restore(self, state: Any, batches: Resumable) -> tuple[Any, int]:
         """State and token count of the newest intact checkpoint; the given state where there is none yet."""
-        found = checkpoint.restore_latest(self.path / "checkpoints", jax.eval_shape(lambda: state))
+        found = checkpoint.restore_latest(self.path / "checkpoints", state)
         if found is None:
             return state, 0
         _, state, extra = found

@@ -97,7 +97,7 @@ def _apply(
     change, new_optimizer = transform.update(gradient, state.optimizer, state.adapter)
     proposed = dataclasses.replace(state, adapter=optax.apply_updates(state.adapter, change), optimizer=new_optimizer)
     state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, state)
-    return state, {**metrics, "grad_norm": optax.global_norm(gradient), "skipped_updates": 1.0 - finite}
+    return state, {**metrics, "grad_norm": optax.tree.norm(gradient), "skipped_updates": 1.0 - finite}
 
 
 def _gradient(

@@ -8,11 +8,13 @@ reinforcement learning); from it, too, the referee learns to grade. States its o
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
 import os
 import pathlib
+import queue as queue_module
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +56,7 @@ VIDEO_PREFIX_LENGTH = 88
 LOOSE_SHARE = 0.75
 ONE_OBJECT_STEPS = 150
 DENSE_WEIGHT = 0.3
+FEATURE_RMS = 0.35
 
 
 def main() -> None:
@@ -82,7 +85,7 @@ def train_tower(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path)
     """The vision tower alone, on the dense truth of every merged unit."""
     model = architecture.model()
     syllabus = lessons.Syllabus(stage.batch, 1, BRANCH_LENGTH, None, 0.0)
-    batches = _stream(functools.partial(_lesson, cfg, [(stage.steps, syllabus)]), seed)
+    batches = _stream(functools.partial(_lesson, cfg, [(stage.steps + 1, syllabus)]), seed)
     params = _init(model, cfg, seed)
 
     def loss(params: Any, batch: tuple) -> tuple[Float[Array, ""], dict]:
@@ -90,7 +93,21 @@ def train_tower(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path)
         value, accuracy = _dense_loss(model, params, prefix.vision, dense)
         return value, accuracy
 
-    return _train("tower", params, loss, batches, stage, work)
+    return balanced(model, _train("tower", params, loss, batches, stage, work), next(batches)[0].vision)
+
+
+def balanced(model: vlm.Vlm, params: Any, vision: VisionInput) -> Any:
+    """The same tower with features of RMS FEATURE_RMS, and the dense head scaled to read them as before.
+
+    Trained alone the tower's features grow to forty times the text embeddings: attention then adds next to nothing to
+    them, and a vision token does not learn the time that is written before it.
+    """
+    features = vlm.encode_video(model, params["model"], vision)
+    scale = FEATURE_RMS / jnp.sqrt(jnp.mean(jnp.square(features)))
+    visual = params["model"]["visual"]
+    merger = {**visual["merger"], "fc2": jax.tree.map(lambda x: x * scale, visual["merger"]["fc2"])}
+    dense = {**params["dense"], "kernel": params["dense"]["kernel"] / scale}
+    return {"model": {**params["model"], "visual": {**visual, "merger": merger}}, "dense": dense}
 
 
 def train_skill(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
@@ -242,8 +259,14 @@ def _stream(make: Any, seed: int) -> Iterator[Any]:
 
 def _produce(make: Any, seed: int, queue: Any) -> None:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the trainer may be pinned to one core
+    parent = multiprocessing.parent_process()
     for batch in make(np.random.default_rng(seed)):
-        queue.put(batch)
+        while parent is not None and parent.is_alive():  # a killed trainer leaves no process behind
+            with contextlib.suppress(queue_module.Full):
+                queue.put(batch, timeout=5)
+                break
+        else:
+            return
 
 
 def _init(model: vlm.Vlm, cfg: config.Config, seed: int) -> Any:

@@ -1,0 +1,29 @@
+"""The cold start's stages, as far as they are no training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vlrl import config
+from vlrl.models import vlm
+from vlrl.world import architecture, lessons, pretrain
+
+
+def test_balancing_scales_the_features_and_leaves_what_the_dense_head_reads():
+    cfg, model = config.load("configs/tiny_ser.py"), architecture.model()
+    params = pretrain._init(model, cfg, seed=0)
+    syllabus = lessons.Syllabus(videos=1, questions=1, branch_length=72, num_objects=1, loose_share=0.0)
+    prefix = next(pretrain._lesson(cfg, [(1, syllabus)], np.random.default_rng(0)))[0]
+    large = jax.tree.map(lambda x: x * 30, params["model"]["visual"]["merger"]["fc2"])
+    params["model"]["visual"]["merger"]["fc2"] = large
+
+    after = pretrain.balanced(model, params, prefix.vision)
+
+    def features_and_reading(tree):
+        features = vlm.encode_video(model, tree["model"], prefix.vision)
+        return features, features @ tree["dense"]["kernel"]
+
+    _, read_before = features_and_reading(params)
+    features, read_after = features_and_reading(after)
+    np.testing.assert_allclose(float(jnp.sqrt(jnp.mean(features**2))), pretrain.FEATURE_RMS, rtol=1e-4)
+    np.testing.assert_allclose(read_after, read_before, rtol=1e-3, atol=1e-3)
