@@ -31,8 +31,8 @@ def test_prefix_and_branch_are_the_policys_prompt_and_the_teachers_completion(cf
     pictures, times = lessons.frames(scene, cfg.data.num_frames, rng)
     slices = vision.slices(pictures, architecture.CONFIG.vision, cfg.data.min_pixels, cfg.data.max_pixels)
     asked = [q for _ in range(3) for q in questions.questions(scene, rng, with_tracks=False)]
-    order = rng.permutation(len(asked))[:3]
-    for g, k in enumerate(order):
+    for g in range(3):
+        k = int(rng.integers(len(asked)))
         segments = prompt.policy_prompt(asked[k], slices, times, scene.duration_s, cfg.prompt)
         row = prompt.encode(tiny, segments, architecture.CONFIG.vision.tokens_per_second, "row")
         rng.random()
@@ -42,7 +42,35 @@ def test_prefix_and_branch_are_the_policys_prompt_and_the_teachers_completion(cf
         joined = [*lesson.prefix.tokens[0, :start].tolist(), *lesson.branches.tokens[0, g, :length].tolist()]
         assert joined == expected
         assert int(lesson.prefix.next_position[0]) == row.positions[0, start]
-        assert lesson.loss_mask[0, g].sum() == len(tiny(text)["input_ids"]) + 1
+        graded = lesson.loss_mask[0, g, :length]
+        assert np.count_nonzero(graded) == len(tiny(text)["input_ids"]) + 1
+        heavy = [tiny.decode([t]) for t in lesson.branches.tokens[0, g, :length][graded > 1]]
+        assert heavy == ([f" {asked[k].answer_option}"] if asked[k].task == "mcq" else [])
+
+
+def test_drills_grade_true_coordinates_and_the_letters_of_listed_options(tiny):
+    rng = np.random.default_rng(1)
+    square = scenes.Object(scenes.Shape("square", "blue", 0.5), ((0.0, 0.25, 0.25),), (0.0, 4.0))
+    scene = scenes.Scene((square,), 4.0, 8, 112, 112, False, tuple(k / 8 for k in range(32)))
+    ids, weights = lessons._pointing(rng, tiny, scene, np.linspace(0, 3.875, 8))
+    graded = [tiny.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight]
+    assert graded == ["0", "0", "500", "500"] * 3
+
+    for _ in range(20):
+        ids, weights = lessons._choosing(rng, tiny)
+        listed, *restated = tiny.decode(ids).split(" ; ")
+        options = {line.split(". ")[1]: line[0] for line in listed.strip().split("\n")}
+        assert sorted(options.values()) == list("ABCD")
+        assert {tuple(text.rsplit(" ", 1)) for text in restated} == set(options.items())
+        graded = [tiny.decode([i]).strip() for i, weight in zip(ids, weights, strict=True) if weight]
+        assert graded == [text[-1] for text in restated]
+
+
+def test_a_branch_that_does_not_fit_is_named(cfg, tiny):
+    syllabus = lessons.Syllabus(videos=1, questions=1, branch_length=20, num_objects=None, loose_share=0.0)
+    data = dataclasses.replace(cfg.data, prompt_buckets=(96,))
+    with pytest.raises(ValueError, match=r"a branch of \d+ tokens, branch_length is 20"):
+        lessons.make(np.random.default_rng(0), tiny, architecture.CONFIG, data, cfg.prompt, syllabus)
 
 
 def test_dense_truth_names_the_object_of_a_unit_and_its_edges(cfg):

@@ -6,7 +6,7 @@ import numpy as np
 
 from vlrl import config
 from vlrl.models import vlm
-from vlrl.world import architecture, lessons, pretrain
+from vlrl.world import architecture, lessons, pretrain, scenes, tokenizer
 
 
 def test_balancing_scales_the_features_and_leaves_what_the_dense_head_reads():
@@ -27,3 +27,15 @@ def test_balancing_scales_the_features_and_leaves_what_the_dense_head_reads():
     features, read_after = features_and_reading(after)
     np.testing.assert_allclose(float(jnp.sqrt(jnp.mean(features**2))), pretrain.FEATURE_RMS, rtol=1e-4)
     np.testing.assert_allclose(read_after, read_before, rtol=1e-3, atol=1e-3)
+
+
+def test_words_begin_as_the_directions_the_dense_head_reads():
+    tiny = tokenizer.build()
+    dense = np.random.default_rng(0).normal(size=(128, sum(lessons.DENSE_FIELDS)))
+    before = {"embed": {"embedding": jnp.zeros((len(tiny), 128))}}
+    after = np.asarray(architecture.words_as_seen(before, dense, tiny)["embed"]["embedding"])
+    colours = after[tiny.convert_tokens_to_ids(list(scenes.COLOURS))]
+    # What the head reads as a colour (columns 2 to 8, after "object or not") resembles that colour's word most.
+    assert (np.argmax(dense[:, 2:9].T @ colours.T, axis=1) == np.arange(7)).all()
+    np.testing.assert_allclose(np.sqrt(np.mean(colours**2)), architecture.WORD_RMS, rtol=1e-5)
+    assert np.count_nonzero(after.any(axis=1)) == len(scenes.COLOURS) + len(scenes.SHAPES)

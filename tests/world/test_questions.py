@@ -183,7 +183,9 @@ def test_teacher_claims_are_true_for_every_question(asked):
             wanted = np.array(true_box(questions.named(scene, phrase), scene, slice_s)) * 1000
             assert np.abs(np.array(corners, float) - wanted).max() <= 10 + 1e-6
         if example.task == "mcq":
-            assert text.endswith(f"<answer>{example.answer_option}</answer>")
+            letter = example.answer_option
+            option = example.options["ABCD".index(letter)]
+            assert text.endswith(f"s ; {option} {letter}</think><answer>{letter}</answer>")
 
 
 def test_teacher_still_cites_an_object_that_no_slice_begins_with():

@@ -6,14 +6,17 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from vlrl.config import Config
 from vlrl.models import config as model_config
 from vlrl.models import vlm
-from vlrl.world import tokenizer
+from vlrl.types import Array
+from vlrl.world import scenes, tokenizer
 
 _TOKENIZER = tokenizer.build()
 WAVES = 12
+WORD_RMS = 0.2
 
 
 def _id(name: str) -> int:
@@ -129,6 +132,18 @@ def shape_numbers(params: Any, tiny: Any) -> Any:
         "embed": {"embedding": jnp.asarray(table)},
         "visual": {**params["visual"], "merger": scaled},
     }
+
+
+def words_as_seen(params: Any, dense: Float[Array, "D fields"], tiny: Any) -> Any:
+    """The words for colours and shapes begin as the directions in which the tower tells them apart: a word then
+    resembles the vision tokens that it names, and attention finds them."""
+    table, first = np.array(params["embed"]["embedding"]), 2
+    for words in (list(scenes.COLOURS), [f" {kind}" for kind in scenes.SHAPES]):
+        directions = np.array(dense)[:, first : first + len(words)]
+        directions = directions - directions.mean(axis=1, keepdims=True)
+        table[tiny.convert_tokens_to_ids(words)] = directions.T * WORD_RMS / np.sqrt(np.mean(directions**2))
+        first += len(words)
+    return {**params, "embed": {"embedding": jnp.asarray(table)}}
 
 
 def _write(file: pathlib.Path, value: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, UInt8
 from vlrl.config import DataConfig, PromptConfig
 from vlrl.data import prompt, vision
 from vlrl.models.config import VlmConfig
-from vlrl.types import Branches, PrefixInput
+from vlrl.types import Branches, PrefixInput, Task
 from vlrl.world import questions, render, scenes, teacher
 
 DENSE_FIELDS = (2, len(scenes.COLOURS), len(scenes.SHAPES), 2, 2, 51, 51, 51, 51)
@@ -22,6 +22,11 @@ DENSE_FIELDS = (2, len(scenes.COLOURS), len(scenes.SHAPES), 2, 2, 51, 51, 51, 51
 MIN_OVERLAP = 0.15
 """A merged unit holds the object that covers at least this share of it."""
 LOOSE, TIGHT = 1.7, 1.0
+LETTER_WEIGHT = 5.0
+"""One token among forty decides a multiple choice: unweighted it is learnt last."""
+
+Branch = tuple[list[int], list[float]]
+"""Tokens, and the weight of each in the loss."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +48,9 @@ class Syllabus:
     num_objects: int | None
     loose_share: float
     """How often the teacher draws boxes far too large: the systematic error that is left for RL to remove."""
+    pointing: float | None = None
+    """Instead of questions drills, what a decoder has to look up and nothing else: this share of bare claims, the rest
+    lists of options."""
 
 
 def frames(
@@ -78,7 +86,7 @@ def make(
     prompts: PromptConfig,
     syllabus: Syllabus,
 ) -> Lesson:
-    """A batch of new scenes; branches that do not fit `branch_length` are left out (mask 0)."""
+    """A batch of new scenes; ValueError where a branch does not fit `branch_length`."""
     shape = (syllabus.videos, syllabus.questions, syllabus.branch_length)
     tokens, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     length = np.ones(shape[:2], np.int32)
@@ -88,17 +96,21 @@ def make(
         pictures, times = frames(scene, data.num_frames, rng)
         slices = vision.slices(pictures, model.vision, data.min_pixels, data.max_pixels)
         asked = [q for _ in range(syllabus.questions) for q in questions.questions(scene, rng, with_tracks=False)]
-        order = rng.permutation(len(asked))[: syllabus.questions]
-        for g, k in enumerate(order):
-            segments = prompt.policy_prompt(asked[k], slices, times, scene.duration_s, prompts)
-            video, question = _divided(segments)
-            loose = rng.random() < syllabus.loose_share
-            text = teacher.teacher(asked[k], scene, times, rng, LOOSE if loose else TIGHT)
-            completion = [*prompt.tokenize_text(tokenizer, text, trusted=False), tokenizer.eos_token_id]
-            branch = [*prompt.encode(tokenizer, question, 0.0, "question").tokens.tolist(), *completion]
-            if len(branch) <= syllabus.branch_length:
-                tokens[p, g, : len(branch)], length[p, g] = branch, len(branch)
-                mask[p, g, len(branch) - len(completion) : len(branch)] = 1
+        segments = [prompt.policy_prompt(q, slices, times, scene.duration_s, prompts) for q in asked]
+        video, _ = _divided(segments[0])
+        for g in range(syllabus.questions):
+            if syllabus.pointing is not None:
+                claims = rng.random() < syllabus.pointing
+                branch = _pointing(rng, tokenizer, scene, times) if claims else _choosing(rng, tokenizer)
+            else:
+                k = int(rng.integers(len(asked)))
+                looseness = LOOSE if rng.random() < syllabus.loose_share else TIGHT
+                text = teacher.teacher(asked[k], scene, times, rng, looseness)
+                branch = _answer(tokenizer, _divided(segments[k])[1], text, asked[k].task)
+            ids, weights = branch
+            if len(ids) > syllabus.branch_length:
+                raise ValueError(f"a branch of {len(ids)} tokens, branch_length is {syllabus.branch_length}; raise it")
+            tokens[p, g, : len(ids)], mask[p, g, : len(ids)], length[p, g] = ids, weights, len(ids)
         rows.append(prompt.encode(tokenizer, video, model.vision.tokens_per_second, "video"))
         truths.append(_dense(scene, times, slices))
     buckets = prompt.Buckets(data.prompt_buckets, data.slice_buckets, data.patch_buckets)
@@ -109,6 +121,41 @@ def make(
         dense[p, : truth.shape[0], : truth.shape[1]] = truth
     flat = dense.reshape(syllabus.videos, -1, len(DENSE_FIELDS))
     return Lesson(prefix, Branches(tokens, length), mask, flat)
+
+
+def _answer(tokenizer: Any, question: Sequence[prompt.Segment], text: str, task: Task) -> Branch:
+    """A question and its completion, all of which is graded."""
+    asked = prompt.encode(tokenizer, question, 0.0, "question").tokens.tolist()
+    completion = [*prompt.tokenize_text(tokenizer, text, trusted=False), tokenizer.eos_token_id]
+    weights = [0.0] * len(asked) + [1.0] * len(completion)
+    if task == "mcq":
+        weights[-5] = LETTER_WEIGHT  # of " A</think><answer>A</answer>" and the end of the turn
+    return [*asked, *completion], weights
+
+
+def _pointing(rng: np.random.Generator, tokenizer: Any, scene: scenes.Scene, times: Float[np.ndarray, " F"]) -> Branch:
+    """Claims about any object at any slice; only coordinates are graded."""
+    shown = [(float(t), obj, scenes.box_at(obj, scene, float(t))) for t in times[::2] for obj in scene.objects]
+    true = [(t, obj, box) for t, obj, box in shown if box is not None]
+    picked = [true[int(i)] for i in rng.integers(len(true), size=3)]
+    text = " ; ".join(teacher.claim(obj, t, box) for t, obj, box in picked)
+    ids = prompt.tokenize_text(tokenizer, text, trusted=False)
+    coordinates = {tokenizer.convert_tokens_to_ids(str(k)) for k in range(0, 1001, questions.GRID)}
+    return ids, [float(i in coordinates) for i in ids]
+
+
+def _choosing(rng: np.random.Generator, tokenizer: Any) -> Branch:
+    """Four options as a prompt lists them, then each with its letter as the teacher restates it; letters are graded."""
+    colours, kinds = rng.permutation(list(scenes.COLOURS))[:4].tolist(), rng.permutation(scenes.SHAPES)[:4].tolist()
+    phrases = [f"{c} {k}" for c, k in zip(colours, rng.choice(scenes.SHAPES, 4), strict=True)]
+    options = (phrases, colours, kinds)[int(rng.integers(3))]
+    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(questions.LETTERS, options, strict=True))
+    ids = prompt.tokenize_text(tokenizer, listed + "\n", trusted=False)
+    weights = [0.0] * len(ids)
+    for k in rng.permutation(4).tolist():
+        restated = prompt.tokenize_text(tokenizer, teacher.choice(questions.LETTERS[k], options), trusted=False)
+        ids, weights = [*ids, *restated], [*weights, *[0.0] * (len(restated) - 1), LETTER_WEIGHT]
+    return ids, weights
 
 
 def _divided(segments: Sequence[prompt.Segment]) -> tuple[Sequence[prompt.Segment], Sequence[prompt.Segment]]:

@@ -114,9 +114,9 @@ def meeting(scene: Scene) -> tuple[Object, Object, float, float] | None:
 
 
 def sample_scene(rng: np.random.Generator, num_objects: int | None = None) -> Scene:
-    """A random scene of `num_objects` (1 to 3; mostly 2 or 3 when None)."""
+    """A random scene of `num_objects` (1 to 3; mostly 1 or 2 when None)."""
     if num_objects is None:
-        num_objects = 1 + _choose(rng, (0, 1, 1, 1, 1, 2, 2, 2, 2, 2))
+        num_objects = 1 + _choose(rng, (0, 0, 0, 0, 1, 1, 1, 1, 1, 2))
     if num_objects not in (1, 2, 3):
         raise ValueError(f"sample_scene: num_objects is {num_objects}; ask for 1, 2 or 3")
     duration, fps = _choose(rng, DURATIONS_S), _choose(rng, RATES)

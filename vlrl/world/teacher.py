@@ -28,14 +28,24 @@ def teacher(
     claims = []
     for t, obj in _claimed(example, scene, [float(t) for t in frame_times_s[::2]], rng):
         if (box := scenes.box_at(obj, scene, t)) is not None:
-            text = questions.timed_box_text(loosened(box, scale(rng)), round(t, 1))
-            claims.append(f"{t:.1f} s : <obj>{obj.phrase}</obj>{text}")
+            claims.append(claim(obj, t, loosened(box, scale(rng))))
     boxes = [questions.timed_box_text(loosened(b.box, scale(rng)), b.time_s) for b in example.answer_boxes]
     parts = [example.answer_option] if example.answer_option else []
     if example.answer_span_s is not None:
         start, end = (round(t * 2) / 2 for t in example.answer_span_s)
         parts.append(questions.span_text(start, end))
-    return f"<think>{' ; '.join(claims)}</think><answer>{' '.join(parts + boxes)}</answer>"
+    chosen = choice(example.answer_option, example.options) if example.answer_option else ""
+    return f"<think>{' ; '.join(claims)}{chosen}</think><answer>{' '.join(parts + boxes)}</answer>"
+
+
+def claim(obj: scenes.Object, t: float, box: Box) -> str:
+    """With its time stated first: a moving object's box is otherwise written before its time is fixed."""
+    return f"{t:.1f} s : <obj>{obj.phrase}</obj>{questions.timed_box_text(box, round(t, 1))}"
+
+
+def choice(letter: str, options: Sequence[str]) -> str:
+    """The option in words, then its letter: said in this order the letter need only be looked up."""
+    return f" ; {options[questions.LETTERS.index(letter)]} {letter}"
 
 
 def loosened(box: Box, scale: float) -> Box:
