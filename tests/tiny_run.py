@@ -108,6 +108,7 @@ def hf_config():
         "num_hidden_layers": 2,
         "intermediate_size": 96,
         "max_window_layers": 2,
+        "tie_word_embeddings": False,  # tied, a random model repeats one token
         "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
         "torch_dtype": "float32",
         "vision_config": vision,

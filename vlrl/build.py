@@ -12,7 +12,7 @@ import transformers
 
 from vlrl import types
 from vlrl.config import Config
-from vlrl.data import boxes, examples, video
+from vlrl.data import boxes, examples, loader, video
 from vlrl.io import hf_import
 from vlrl.models import lora, vlm
 from vlrl.referees import ser_referee
@@ -50,6 +50,11 @@ def parts(cfg: Config) -> Parts:
         eval=tuple(examples.read(cfg.data.eval))[: cfg.eval.num_examples],
         pool=video.DecodePool(cfg.data),
     )
+
+
+def batches(parts: Parts, cfg: Config) -> loader.Loader:
+    """The training batches, forever; the decoding is done by the parts' pool."""
+    return loader.Loader(parts.train, parts.pool, parts.tokenizer, parts.policy.cfg, cfg.data, cfg.prompt, cfg.seed)
 
 
 def to_boxes(batch: types.Batch, space: str) -> list[Callable[[Sequence[float]], types.Box]]:

@@ -6,6 +6,8 @@ Overrides: --config.opt.lr=3e-6. --resume goes on from the newest checkpoint of 
 """
 
 import contextlib
+import dataclasses
+import functools
 import pathlib
 import resource
 import sys
@@ -14,9 +16,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
+from jaxtyping import Float, PRNGKeyArray
 
 from vlrl import build, claims, command_line, config, rewards, step_metrics, stopping
-from vlrl.data import loader
 from vlrl.eval import runner
 from vlrl.io import metric_log, run_directory
 from vlrl.models import lora, vlm
@@ -24,6 +27,19 @@ from vlrl.referees import ser_referee
 from vlrl.rl import advantages, optimizer, update
 from vlrl.rollout import decode, sampling
 from vlrl.timing import Stopwatch, compilations
+from vlrl.types import Array, Batch, Parsed, Rollouts, Scores, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What one step made on the way to its update."""
+
+    rollouts: Rollouts
+    parsed: tuple[tuple[Parsed, ...], ...]
+    verdicts: tuple[tuple[tuple[Verdict, ...], ...], ...]
+    scores: Scores
+    advantages: Float[Array, "P G"]
+    losses: dict[str, float]
 
 
 def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
@@ -36,16 +52,14 @@ def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
     state = update.init(lora.init(jax.random.fold_in(run_key, 1), parts.base, cfg.lora), transform)
     with (
         contextlib.closing(parts.pool),
-        contextlib.closing(
-            loader.Loader(parts.train, parts.pool, parts.tokenizer, parts.policy.cfg, cfg.data, cfg.prompt, cfg.seed)
-        ) as batches,
+        contextlib.closing(build.batches(parts, cfg)) as batches,
         stopping.on_signals() as stop,
     ):
-        state, num_tokens = directory.restore(state, batches) if resume else (state, 0)
-        eval_key = jax.random.fold_in(run_key, 2)
-        before = directory.cached(
-            "before", lambda: runner.run(parts, state.start_adapter, cfg, eval_key, stop.requested)
+        evaluated = functools.partial(
+            runner.run, parts, cfg=cfg, key=jax.random.fold_in(run_key, 2), stopped=stop.requested
         )
+        state, num_tokens = directory.restore(state, batches) if resume else (state, 0)
+        before = directory.cached("before", functools.partial(evaluated, state.start_adapter))
         with metric_log.MetricLog(workdir, cfg.log.tensorboard, int(state.step), cfg.steps) as log:
             for step in range(int(state.step), cfg.steps):
                 if stop.requested():
@@ -57,47 +71,73 @@ def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
                     directory.save(state, batches, num_tokens)  # bad data costs no finished step
                     raise
                 watch.lap("data")
-                features = vlm.encode_video(parts.policy, parts.base, batch.prefix.vision)
-                variables = {"params": parts.base, "lora": state.adapter}
-                rollouts = decode.sample(
-                    parts.policy, variables, features, batch, key, parts.tokenizer, parts.eos_ids, cfg.rollout
-                )
-                watch.lap("rollout")
-                parsed = claims.parse_all(rollouts.text, build.to_boxes(batch, cfg.prompt.box_space))
-                verdicts = ser_referee.grade(parts.referee, batch, rollouts, parsed)
-                scores = rewards.score(batch, rollouts, parsed, verdicts, cfg.rewards)
-                watch.lap("referee")
-                adv = advantages.group_normalized(scores.total, scores.valid, cfg.grpo)
-                experience = update.Experience(
-                    batch.prefix, features, rollouts.branches, rollouts.logp, adv, scores.valid
-                )
-                state, losses = update.train_step(
-                    parts.policy, transform, state, parts.base, experience, parts.suppressed, cfg.grpo,
-                    cfg.rollout.temperature,
-                )  # fmt: skip
-                measured = {name: float(value) for name, value in losses.items()}
-                watch.lap("update")
-                new_tokens = int(np.sum(rollouts.branches.length))
-                num_tokens += new_tokens + int(np.sum(batch.prefix.length))
-                measured |= step_metrics.summarize(batch, rollouts, parsed, verdicts, scores)
-                measured |= {"num_tokens": num_tokens, "epoch": (step + 1) * len(batch.examples) / len(parts.train)}
-                measured |= {"learning_rate": float(optimizer.learning_rate(cfg.opt, cfg.steps, step))}
-                measured |= watch.metrics(new_tokens) | {"compile/count": compilations()}
-                log.write(step, measured)
-                if cfg.log.rollouts:
-                    rows = step_metrics.rollout_rows(step, batch, rollouts, verdicts, scores, np.asarray(adv))
-                    log.write_rollouts(step, rows)
+                state, done = _step(parts, transform, cfg, state, batch, key, watch)
+                num_tokens += int(np.sum(done.rollouts.branches.length) + np.sum(batch.prefix.length))
+                epoch = (step + 1) * len(batch.examples) / len(parts.train)
+                _log(log, step, cfg, batch, done, watch, {"num_tokens": num_tokens, "epoch": epoch})
                 if (step + 1) % cfg.checkpoint.every == 0 or step + 1 == cfg.steps:
                     directory.save(state, batches, num_tokens)
         if before is None or int(state.step) < cfg.steps:
             directory.save(state, batches, num_tokens)
             print(f"stopped after {int(state.step)} of {cfg.steps} steps, saved; go on with --resume", flush=True)
             return
-        after = directory.cached("after", lambda: runner.run(parts, state.adapter, cfg, eval_key, stop.requested))
+        after = directory.cached("after", functools.partial(evaluated, state.adapter))
         if after is None:
             print(f"all {cfg.steps} steps are saved, the evaluation is not finished; go on with --resume", flush=True)
             return
         _report(directory, runner.comparison(parts.eval, before, after, cfg), parts.pool.peak_rss_bytes())
+
+
+def _step(
+    parts: build.Parts,
+    transform: optax.GradientTransformation,
+    cfg: config.Config,
+    state: update.TrainState,
+    batch: Batch,
+    key: PRNGKeyArray,
+    watch: Stopwatch,
+) -> tuple[update.TrainState, Step]:
+    """Encode once, sample, grade, compare within groups, update."""
+    features = vlm.encode_video(parts.policy, parts.base, batch.prefix.vision)
+    variables = {"params": parts.base, "lora": state.adapter}
+    rollouts = decode.sample(parts.policy, variables, features, batch, key, parts.tokenizer, parts.eos_ids, cfg.rollout)
+    watch.lap("rollout")
+    parsed = claims.parse_all(rollouts.text, build.to_boxes(batch, cfg.prompt.box_space))
+    verdicts = ser_referee.grade(parts.referee, batch, rollouts, parsed)
+    scores = rewards.score(batch, rollouts, parsed, verdicts, cfg.rewards)
+    watch.lap("referee")
+    adv = advantages.group_normalized(scores.total, scores.valid, cfg.grpo)
+    experience = update.Experience(batch.prefix, features, rollouts.branches, rollouts.logp, adv, scores.valid)
+    state, losses = update.train_step(
+        parts.policy, transform, state, parts.base, experience, parts.suppressed, cfg.grpo, cfg.rollout.temperature
+    )
+    measured = {name: float(value) for name, value in losses.items()}
+    watch.lap("update")
+    return state, Step(rollouts, parsed, verdicts, scores, adv, measured)
+
+
+def _log(
+    log: metric_log.MetricLog,
+    step: int,
+    cfg: config.Config,
+    batch: Batch,
+    done: Step,
+    watch: Stopwatch,
+    progress: dict[str, int | float],
+) -> None:
+    measured = {
+        **done.losses,
+        **step_metrics.summarize(batch, done.rollouts, done.parsed, done.verdicts, done.scores),
+        **progress,
+        "learning_rate": float(optimizer.learning_rate(cfg.opt, cfg.steps, step)),
+        **watch.metrics(int(np.sum(done.rollouts.branches.length))),
+        "compile/count": compilations(),
+    }
+    log.write(step, measured)
+    if cfg.log.rollouts:
+        adv = np.asarray(done.advantages)
+        rows = step_metrics.rollout_rows(step, batch, done.rollouts, done.verdicts, done.scores, adv)
+        log.write_rollouts(step, rows)
 
 
 def _report(directory: run_directory.RunDirectory, result: dict[str, Any], workers_bytes: int) -> None:

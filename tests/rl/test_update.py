@@ -138,7 +138,7 @@ def whole(lesson):
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_any_split_into_micro_batches_gives_the_same_gradient_and_metrics(lesson, whole, micro_batch):
     gradient, metrics = gradient_of(lesson, dataclasses.replace(GRPO, micro_batch_prompts=micro_batch))
-    assert_close(gradient, whole[0], 3e-6)
+    assert_close(gradient, whole[0], 3e-6)  # float32 sums in another order: three roundings of the largest number
     assert metrics == pytest.approx(whole[1], rel=1e-5, abs=1e-6)
 
 
@@ -210,6 +210,7 @@ def test_non_finite_gradient_changes_nothing_but_is_counted(lesson):
     after, metrics = stepped(lesson, ADAMW, advantages=advantages)
     assert metrics["skipped_updates"] == 1
     assert int(after.step) == 1
+    assert jax.tree.structure(after) == jax.tree.structure(before)
     for leaf, old in zip(jax.tree.leaves(after.replace(step=before.step)), jax.tree.leaves(before), strict=True):
         np.testing.assert_array_equal(leaf, old)
 

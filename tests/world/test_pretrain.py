@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from vlrl import config
 from vlrl.models import vlm
@@ -39,3 +40,28 @@ def test_words_begin_as_the_directions_the_dense_head_reads():
     assert (np.argmax(dense[:, 2:9].T @ colours.T, axis=1) == np.arange(7)).all()
     np.testing.assert_allclose(np.sqrt(np.mean(colours**2)), architecture.WORD_RMS, rtol=1e-5)
     assert np.count_nonzero(after.any(axis=1)) == len(scenes.COLOURS) + len(scenes.SHAPES)
+
+
+def test_frozen_parts_stay_and_the_others_move(tmp_path):
+    params = {"model": {"visual": jnp.ones(3), "decoder": jnp.ones(3)}, "dense": jnp.ones(3)}
+    batches = iter([np.ones((pretrain.DEVICES, 3), np.float32)] * 3)
+
+    def loss(params, batch):
+        return jnp.sum(batch @ params["model"]["decoder"]), {}
+
+    stage = pretrain.Stage(steps=3, lr=0.1, batch=pretrain.DEVICES)
+    after = pretrain._train("none", params, loss, batches, stage, tmp_path, frozen=("visual", "dense"))
+    assert after["model"]["visual"].tolist() == after["dense"].tolist() == [1.0] * 3
+    assert (np.asarray(after["model"]["decoder"]) < 1).all()
+
+
+def _fails(rng):
+    yield "a batch"
+    raise ValueError("lesson 2 is too long")
+
+
+def test_error_of_the_process_that_makes_batches_reaches_the_trainer():
+    batches = pretrain._stream(_fails, seed=0)
+    assert next(batches) == "a batch"
+    with pytest.raises(ValueError, match="lesson 2 is too long"):
+        next(batches)

@@ -140,7 +140,7 @@ def train_skill(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path)
 
 
 def train_policy(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
-    """The cold start that is shipped: the skill, then a teacher who mostly draws boxes half as large again."""
+    """The cold start that is shipped: the skill, then a teacher who mostly draws boxes far too large."""
     syllabus = lessons.Syllabus(stage.batch, QUESTIONS, BRANCH_LENGTH, None, LOOSE_SHARE)
     batches = _stream(functools.partial(_lesson, cfg, [(stage.steps, syllabus)]), seed + 2)
     start = _load(work / "skill.npz", _init(architecture.model(), cfg, seed))
@@ -152,7 +152,6 @@ def _train_on_completions(name: str, start: Any, batches: Iterator, stage: Stage
 
     def loss(params: Any, batch: tuple) -> tuple[Float[Array, ""], dict]:
         prefix, branches, mask, _ = batch
-        # The tower has learnt what it can; gradients of a decoder that still guesses would only spoil it.
         features = jax.lax.stop_gradient(vlm.encode_video(model, params["model"], prefix.vision))
         logits = _branch_logits(model, params["model"], prefix, features, branches)
         missed = optax.softmax_cross_entropy_with_integer_labels(logits, branches.tokens)
@@ -161,7 +160,8 @@ def _train_on_completions(name: str, start: Any, batches: Iterator, stage: Stage
         right = jnp.sum((jnp.argmax(logits, -1) == branches.tokens) * letter) / jnp.maximum(jnp.sum(letter), 1.0)
         return answer, {"letter": right}
 
-    return _train(name, start, loss, batches, stage, work)
+    # The tower has learnt what it can; a decoder that still guesses would only spoil it.
+    return _train(name, start, loss, batches, stage, work, frozen=("visual", "dense"))
 
 
 def train_referee(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path) -> Any:
@@ -229,11 +229,19 @@ def _dense_loss_of(
     return jnp.sum(jnp.stack(losses)) / 3.0, dict(zip(names, hits, strict=True))
 
 
-def _train(name: str, params: Any, loss: Any, batches: Iterator, stage: Stage, work: pathlib.Path) -> Any:
+def _train(
+    name: str, params: Any, loss: Any, batches: Iterator, stage: Stage, work: pathlib.Path, frozen: tuple[str, ...] = ()
+) -> Any:
+    """Trains all but the subtrees with the `frozen` names."""
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, stage.lr, min(200, stage.steps // 10), stage.steps, 0.03 * stage.lr
     )
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
+    still = jax.tree_util.tree_map_with_path(lambda path, _: any(part.key in frozen for part in path), params)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(schedule, b2=0.98, weight_decay=0.01),
+        optax.masked(optax.set_to_zero(), still),  # weight decay too
+    )
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def update(params: Any, state: Any, batch: Any) -> tuple[Any, Any, dict]:
@@ -275,24 +283,35 @@ def _referee_lesson(cfg: config.Config, num_claims: int, rng: np.random.Generato
 
 
 def _stream(make: Any, seed: int) -> Iterator[Any]:
-    """Batches from a process of their own, a few ahead."""
+    """Batches from a process of their own, a few ahead; its error is raised here."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue(maxsize=6)
     context.Process(target=_produce, args=(make, seed, queue), daemon=True).start()
     while True:
-        yield queue.get()
+        batch = queue.get()
+        if isinstance(batch, Exception):
+            raise batch
+        yield batch
 
 
 def _produce(make: Any, seed: int, queue: Any) -> None:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the trainer may be pinned to one core
+    try:
+        for batch in make(np.random.default_rng(seed)):
+            if not _put(queue, batch):
+                return
+    except Exception as error:  # whatever it is: the trainer would wait forever
+        _put(queue, error)
+
+
+def _put(queue: Any, item: Any) -> bool:
+    """False where the trainer is gone: a killed one leaves no process behind."""
     parent = multiprocessing.parent_process()
-    for batch in make(np.random.default_rng(seed)):
-        while parent is not None and parent.is_alive():  # a killed trainer leaves no process behind
-            with contextlib.suppress(queue_module.Full):
-                queue.put(batch, timeout=5)
-                break
-        else:
-            return
+    while parent is not None and parent.is_alive():
+        with contextlib.suppress(queue_module.Full):
+            queue.put(item, timeout=5)
+            return True
+    return False
 
 
 def _init(model: vlm.Vlm, cfg: config.Config, seed: int) -> Any:
