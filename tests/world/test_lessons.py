@@ -1,13 +1,14 @@
 """Lessons are what the policy and the referee will meet: same tokens, true grades."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 
 from vlrl import config, geometry
 from vlrl.data import prompt, vision
-from vlrl.world import architecture, lessons, questions, referee_lessons, render, scenes, teacher, tokenizer
+from vlrl.world import architecture, drills, lessons, questions, referee_lessons, render, scenes, teacher, tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -45,25 +46,42 @@ def test_prefix_and_branch_are_the_policys_prompt_and_the_teachers_completion(cf
         graded = lesson.loss_mask[0, g, :length]
         assert np.count_nonzero(graded) == len(tiny(text)["input_ids"]) + 1
         heavy = [tiny.decode([t]) for t in lesson.branches.tokens[0, g, :length][graded > 1]]
-        assert heavy == ([f" {asked[k].answer_option}"] if asked[k].task == "mcq" else [])
+        if asked[k].task == "mcq":  # what was seen, and the letter
+            assert heavy == [*re.findall(r"<obj>(\w+)( \w+)</obj>", text)[0], f" {asked[k].answer_option}"]
+        else:
+            assert heavy == []
 
 
 def test_drills_grade_true_coordinates_and_the_letters_of_listed_options(tiny):
     rng = np.random.default_rng(1)
     square = scenes.Object(scenes.Shape("square", "blue", 0.5), ((0.0, 0.25, 0.25),), (0.0, 4.0))
     scene = scenes.Scene((square,), 4.0, 8, 112, 112, False, tuple(k / 8 for k in range(32)))
-    ids, weights = lessons._pointing(rng, tiny, scene, np.linspace(0, 3.875, 8))
+    times = np.linspace(0, 3.875, 8)
+    ids, weights = drills.pointing(rng, tiny, scene, times)
     graded = [tiny.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight]
     assert graded == ["0", "0", "500", "500"] * 3
 
     for _ in range(20):
-        ids, weights = lessons._choosing(rng, tiny)
+        ids, weights = drills.choosing(rng, tiny, scene, times)
         listed, *restated = tiny.decode(ids).split(" ; ")
         options = {line.split(". ")[1]: line[0] for line in listed.strip().split("\n")}
         assert sorted(options.values()) == list("ABCD")
         assert {tuple(text.rsplit(" ", 1)) for text in restated} == set(options.items())
         graded = [tiny.decode([i]).strip() for i, weight in zip(ids, weights, strict=True) if weight]
         assert graded == [text[-1] for text in restated]
+
+
+def test_naming_drill_asks_and_grades_the_words_of_the_object_that_the_video_shows(tiny):
+    rng = np.random.default_rng(1)
+    square = scenes.Object(scenes.Shape("square", "blue", 0.5), ((0.0, 0.25, 0.25),), (1.0, 4.0))
+    scene = scenes.Scene((square,), 4.0, 8, 112, 112, False, tuple(k / 8 for k in range(32)))
+    asked = set()
+    for _ in range(20):
+        ids, weights = drills.naming(rng, tiny, scene, np.linspace(0, 3.875, 8))
+        asked |= set(re.findall(r"(Wh[^?]*\?)\n[123]\.\d s : <obj>blue square</obj>", tiny.decode(ids)))
+        graded = [tiny.decode([i]) for i, weight in zip(ids, weights, strict=True) if weight]
+        assert graded == ["blue", " square"] * 2
+    assert asked == {"What shape is the blue object?", "What colour is the square?", "Which object appears late?"}
 
 
 def test_a_branch_that_does_not_fit_is_named(cfg, tiny):

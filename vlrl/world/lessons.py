@@ -5,7 +5,7 @@ completion, so a video is encoded once for all its questions.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,13 @@ from vlrl.config import DataConfig, PromptConfig
 from vlrl.data import prompt, vision
 from vlrl.models.config import VlmConfig
 from vlrl.types import Branches, PrefixInput, Task
-from vlrl.world import questions, render, scenes, teacher
+from vlrl.world import drills, questions, render, scenes, teacher
 
 DENSE_FIELDS = (2, len(scenes.COLOURS), len(scenes.SHAPES), 2, 2, 51, 51, 51, 51)
 """Classes of the dense head: object here or not, colour, shape, in the first frame, in the second, x1, y1, x2, y2."""
 MIN_OVERLAP = 0.15
 """A merged unit holds the object that covers at least this share of it."""
 LOOSE, TIGHT = 1.7, 1.0
-LETTER_WEIGHT = 5.0
-"""One token among forty decides a multiple choice: unweighted it is learnt last."""
-
-Branch = tuple[list[int], list[float]]
-"""Tokens, and the weight of each in the loss."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +43,8 @@ class Syllabus:
     num_objects: int | None
     loose_share: float
     """How often the teacher draws boxes far too large: the systematic error that is left for RL to remove."""
-    pointing: float | None = None
-    """Instead of questions drills, what a decoder has to look up and nothing else: this share of bare claims, the rest
-    lists of options."""
+    drills: Mapping[str, float] | None = None
+    """Instead of questions: drills by name, and the share of each."""
 
 
 def frames(
@@ -99,9 +93,9 @@ def make(
         segments = [prompt.policy_prompt(q, slices, times, scene.duration_s, prompts) for q in asked]
         video, _ = _divided(segments[0])
         for g in range(syllabus.questions):
-            if syllabus.pointing is not None:
-                claims = rng.random() < syllabus.pointing
-                branch = _pointing(rng, tokenizer, scene, times) if claims else _choosing(rng, tokenizer)
+            if syllabus.drills is not None:
+                name = str(rng.choice(list(syllabus.drills), p=list(syllabus.drills.values())))
+                branch = drills.DRILLS[name](rng, tokenizer, scene, times)
             else:
                 k = int(rng.integers(len(asked)))
                 looseness = LOOSE if rng.random() < syllabus.loose_share else TIGHT
@@ -123,39 +117,18 @@ def make(
     return Lesson(prefix, Branches(tokens, length), mask, flat)
 
 
-def _answer(tokenizer: Any, question: Sequence[prompt.Segment], text: str, task: Task) -> Branch:
+def _answer(tokenizer: Any, question: Sequence[prompt.Segment], text: str, task: Task) -> drills.Branch:
     """A question and its completion, all of which is graded."""
     asked = prompt.encode(tokenizer, question, 0.0, "question").tokens.tolist()
     completion = [*prompt.tokenize_text(tokenizer, text, trusted=False), tokenizer.eos_token_id]
     weights = [0.0] * len(asked) + [1.0] * len(completion)
     if task == "mcq":
-        weights[-5] = LETTER_WEIGHT  # of " A</think><answer>A</answer>" and the end of the turn
+        names = drills.name_ids(tokenizer)
+        first = completion.index(tokenizer.convert_tokens_to_ids("</obj><box>["))
+        for i in range(first):  # the others name what the question says
+            weights[len(asked) + i] = drills.NAME_WEIGHT if completion[i] in names else 1.0
+        weights[-5] = drills.LETTER_WEIGHT  # of " A</think><answer>A</answer>" and the end of the turn
     return [*asked, *completion], weights
-
-
-def _pointing(rng: np.random.Generator, tokenizer: Any, scene: scenes.Scene, times: Float[np.ndarray, " F"]) -> Branch:
-    """Claims about any object at any slice; only coordinates are graded."""
-    shown = [(float(t), obj, scenes.box_at(obj, scene, float(t))) for t in times[::2] for obj in scene.objects]
-    true = [(t, obj, box) for t, obj, box in shown if box is not None]
-    picked = [true[int(i)] for i in rng.integers(len(true), size=3)]
-    text = " ; ".join(teacher.claim(obj, t, box) for t, obj, box in picked)
-    ids = prompt.tokenize_text(tokenizer, text, trusted=False)
-    coordinates = {tokenizer.convert_tokens_to_ids(str(k)) for k in range(0, 1001, questions.GRID)}
-    return ids, [float(i in coordinates) for i in ids]
-
-
-def _choosing(rng: np.random.Generator, tokenizer: Any) -> Branch:
-    """Four options as a prompt lists them, then each with its letter as the teacher restates it; letters are graded."""
-    colours, kinds = rng.permutation(list(scenes.COLOURS))[:4].tolist(), rng.permutation(scenes.SHAPES)[:4].tolist()
-    phrases = [f"{c} {k}" for c, k in zip(colours, rng.choice(scenes.SHAPES, 4), strict=True)]
-    options = (phrases, colours, kinds)[int(rng.integers(3))]
-    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(questions.LETTERS, options, strict=True))
-    ids = prompt.tokenize_text(tokenizer, listed + "\n", trusted=False)
-    weights = [0.0] * len(ids)
-    for k in rng.permutation(4).tolist():
-        restated = prompt.tokenize_text(tokenizer, teacher.choice(questions.LETTERS[k], options), trusted=False)
-        ids, weights = [*ids, *restated], [*weights, *[0.0] * (len(restated) - 1), LETTER_WEIGHT]
-    return ids, weights
 
 
 def _divided(segments: Sequence[prompt.Segment]) -> tuple[Sequence[prompt.Segment], Sequence[prompt.Segment]]:

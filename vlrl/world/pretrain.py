@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from vlrl import config
 from vlrl.io import hf_export
@@ -32,7 +32,7 @@ from vlrl.models import vlm
 from vlrl.referees import grader
 from vlrl.referees import prompt as referee_prompt
 from vlrl.types import Array, Branches, PrefixInput, VisionInput
-from vlrl.world import architecture, lessons, referee_lessons, tokenizer
+from vlrl.world import architecture, drills, lessons, referee_lessons, tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,7 @@ DRILL_LENGTH = 48
 VIDEO_PREFIX_LENGTH = 88
 LOOSE_SHARE = 0.75
 LETTER_STEPS, ONE_OBJECT_STEPS = 220, 100
+DRILLS = {"pointing": 0.5, "naming": 0.35, "choosing": 0.15}
 DEVICES = 2
 """Half a batch on each core: faster than both cores on each small product."""
 FEATURE_RMS = 0.3
@@ -119,8 +120,8 @@ def train_drill(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Path)
 
     Both are a few attention steps that whole completions teach slowly: there one token in forty asks for them.
     """
-    drills = functools.partial(lessons.Syllabus, stage.batch, 2 * QUESTIONS, DRILL_LENGTH)
-    letters, easy, mixed = drills(1, 0.0, 0.0), drills(1, 0.0, 1.0), drills(None, 0.0, 0.85)
+    drill = functools.partial(lessons.Syllabus, stage.batch, 2 * QUESTIONS, DRILL_LENGTH)
+    letters, easy, mixed = drill(1, 0.0, {"choosing": 1.0}), drill(1, 0.0, {"pointing": 1.0}), drill(None, 0.0, DRILLS)
     plan = [(LETTER_STEPS, letters), (ONE_OBJECT_STEPS, easy), (stage.steps, mixed)]
     batches = _stream(functools.partial(_lesson, cfg, plan), seed + 1)
     model, new = architecture.model(), _init(architecture.model(), cfg, seed)
@@ -156,9 +157,9 @@ def _train_on_completions(name: str, start: Any, batches: Iterator, stage: Stage
         logits = _branch_logits(model, params["model"], prefix, features, branches)
         missed = optax.softmax_cross_entropy_with_integer_labels(logits, branches.tokens)
         answer = jnp.sum(missed * mask) / jnp.sum(mask)
-        letter = (mask == lessons.LETTER_WEIGHT).astype(jnp.float32)
-        right = jnp.sum((jnp.argmax(logits, -1) == branches.tokens) * letter) / jnp.maximum(jnp.sum(letter), 1.0)
-        return answer, {"letter": right}
+        hit = jnp.argmax(logits, -1) == branches.tokens
+        weights = {"letter": drills.LETTER_WEIGHT, "name": drills.NAME_WEIGHT}
+        return answer, {name: _share(hit, mask == weight) for name, weight in weights.items()}
 
     # The tower has learnt what it can; a decoder that still guesses would only spoil it.
     return _train(name, start, loss, batches, stage, work, frozen=("visual", "dense"))
@@ -189,6 +190,10 @@ RUN = {
     "policy": train_policy,
     "referee": train_referee,
 }
+
+
+def _share(hit: Bool[Array, "P G C"], graded: Bool[Array, "P G C"]) -> Float[Array, ""]:
+    return jnp.sum(hit & graded) / jnp.maximum(jnp.sum(graded), 1)
 
 
 def _branch_logits(

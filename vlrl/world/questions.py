@@ -70,6 +70,11 @@ def timed_box_text(box: Box, time_s: float) -> str:
     return f"{box_text(box)}at<t>{time_s:.1f}</t>s"
 
 
+def asked_objects(scene: scenes.Scene, rng: np.random.Generator) -> list[tuple[str, scenes.Object]]:
+    """Every multiple-choice question of a random object or of the scene, and the object it asks for."""
+    return [(question, named(scene, subjects[0])) for question, _, _, subjects in _choice_variants(scene, rng)]
+
+
 def named(scene: scenes.Scene, phrase: str) -> scenes.Object:
     return next(obj for obj in scene.objects if obj.phrase == phrase)
 
