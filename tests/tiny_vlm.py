@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vlrl.data import prompt, vision
+from vlrl.data import encoding, prompt, vision
 from vlrl.io import hf_keys
 from vlrl.models import decoder, vlm
-from vlrl.models.config import VisionConfig, VlmConfig
+from vlrl.models.config import Qwen25Vision, VlmConfig
 from vlrl.types import Branches
 
 CFG = VlmConfig(
+    family="qwen2_5_vl",
     vocab_size=61,
     hidden_size=48,
     num_layers=2,
@@ -24,12 +25,14 @@ CFG = VlmConfig(
     rope_theta=1e4,
     mrope_section=(2, 3, 3),
     rms_norm_eps=1e-6,
+    qkv_bias=True,
+    qk_norm=False,
     tie_word_embeddings=False,
     image_token_id=56,
     video_token_id=57,
     vision_start_token_id=58,
     vision_end_token_id=59,
-    vision=VisionConfig(
+    vision=Qwen25Vision(
         depth=2,
         hidden_size=32,
         num_heads=2,
@@ -51,10 +54,10 @@ class IdTokenizer:
 
     def __init__(self, cfg):
         self.special = {
-            prompt.PADS["image"]: cfg.image_token_id,
-            prompt.PADS["video"]: cfg.video_token_id,
-            prompt.VISION_START: cfg.vision_start_token_id,
-            prompt.VISION_END: cfg.vision_end_token_id,
+            "<|image_pad|>": cfg.image_token_id,
+            "<|video_pad|>": cfg.video_token_id,
+            "<|vision_start|>": cfg.vision_start_token_id,
+            "<|vision_end|>": cfg.vision_end_token_id,
         }
 
     def __call__(self, text, **_):
@@ -75,11 +78,11 @@ def media(cfg, kind, size_px, frames=1, second_per_grid=0.0, seed=0):
 
 
 def row(cfg, *segments, name="row"):
-    return prompt.encode(IdTokenizer(cfg), segments, cfg.vision.tokens_per_second, name)
+    return encoding.encode(IdTokenizer(cfg), segments, cfg, name)
 
 
 def collate(cfg, rows, length, slices=1, patches=4):
-    return prompt.collate(rows, prompt.Buckets((length,), (slices,), (patches,)), cfg.vision)
+    return encoding.collate(rows, encoding.Buckets((length,), (slices,), (patches,)), cfg.vision)
 
 
 def random_params(cfg, seed=0):
@@ -113,8 +116,9 @@ def prefix_logits(model, variables, prefix, features):
     """Logits at every prompt position, [P, S, V]."""
 
     def run(module, prefix, features):
-        stream = decoder.Stream(module._embed(prefix, features))
-        return module.logits(module.decoder(stream, None, module._context(prefix))[0].prefix)
+        embedded, deep = module._embed(prefix, features)
+        stream, _ = module.decoder(decoder.Stream(embedded), None, module._context(prefix, deep))
+        return module.logits(stream.prefix)
 
     return model.apply(variables, prefix, features, method=run)
 

@@ -2,7 +2,8 @@
 
 Axes: P prompts, G branches of a prompt (rollouts, questions), B = P*G, S prefix tokens, C branch (completion) tokens,
 T tokens, I vision slices of a prompt (one image, or two frames of a video), N patches of a slice, M merged vision
-tokens of a prompt, F frames, V vocabulary, D width, H query heads, J key/value heads, K head size, L layers.
+tokens of a prompt, E width of vision features (D, more with the U maps of DeepStack), F frames, V vocabulary, D width,
+H query heads, J key/value heads, K head size, L layers.
 
 Boxes are (x1, y1, x2, y2) in [0, 1] of the shown frame, times are seconds: conversions happen at the border.
 """

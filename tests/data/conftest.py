@@ -9,7 +9,7 @@ import pytest
 
 from vlrl.config import DataConfig, PromptConfig
 from vlrl.data import vision
-from vlrl.models.config import VisionConfig, VlmConfig
+from vlrl.models.config import Qwen25Vision, VlmConfig
 from vlrl.world import tokenizer as tiny_tokenizer
 
 
@@ -45,7 +45,7 @@ def make_clip(tmp_path):
 
 @pytest.fixture(scope="session")
 def vision_cfg():
-    return VisionConfig(depth=2, hidden_size=32, num_heads=2, intermediate_size=32, out_hidden_size=32)
+    return Qwen25Vision(depth=2, hidden_size=32, num_heads=2, intermediate_size=32, out_hidden_size=32)
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +83,7 @@ def vlm_cfg(tokenizer, vision_cfg):
         for name in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     ]
     return VlmConfig(
+        family="qwen2_5_vl",
         vocab_size=len(tokenizer),
         hidden_size=32,
         num_layers=2,
@@ -93,6 +94,8 @@ def vlm_cfg(tokenizer, vision_cfg):
         rope_theta=1e4,
         mrope_section=(2, 3, 3),
         rms_norm_eps=1e-6,
+        qkv_bias=True,
+        qk_norm=False,
         tie_word_embeddings=True,
         image_token_id=ids[0],
         video_token_id=ids[1],

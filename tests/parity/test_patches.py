@@ -5,9 +5,9 @@ import pytest
 from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
 
 from vlrl.data import vision
-from vlrl.models.config import VisionConfig
+from vlrl.models.config import Qwen25Vision
 
-CFG = VisionConfig(depth=1, hidden_size=16, num_heads=1, intermediate_size=16, out_hidden_size=16)
+CFG = Qwen25Vision(depth=1, hidden_size=16, num_heads=1, intermediate_size=16, out_hidden_size=16)
 
 
 @pytest.mark.parametrize("size", [(112, 112), (100, 180), (333, 251), (30, 40), (1080, 1920)])

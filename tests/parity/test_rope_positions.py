@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
-from vlrl.data import prompt
-from vlrl.data.prompt import Span
+from vlrl.data import encoding
+from vlrl.data.encoding import Span
 
 TEXT, IMAGE, VIDEO = 0, 1, 2
 
@@ -67,7 +67,7 @@ LONG = [(TEXT, 3), (VIDEO, Span(8, 4, 6, 12.5)), (TEXT, 5), (VIDEO, Span(4, 2, 2
 
 @pytest.mark.parametrize("name", CASES)
 def test_positions_equal_transformers_where_the_video_is_wider_than_long(name):
-    ours, following = prompt.rope_positions([piece for _, piece in CASES[name]], 2.0)
+    ours, following = encoding.rope_positions([piece for _, piece in CASES[name]], 2.0)
     theirs, their_following = _reference(CASES[name], 2)
     np.testing.assert_array_equal(ours, theirs)
     assert following == their_following
@@ -76,7 +76,7 @@ def test_positions_equal_transformers_where_the_video_is_wider_than_long(name):
 @pytest.mark.parametrize("tokens_per_second", [2, 4, 25])
 @pytest.mark.parametrize("pieces", [*CASES.values(), LONG])
 def test_positions_of_any_video_equal_transformers_with_its_own_step(pieces, tokens_per_second):
-    ours, following = prompt.rope_positions([piece for _, piece in pieces], float(tokens_per_second), True)
+    ours, following = encoding.rope_positions([piece for _, piece in pieces], float(tokens_per_second), True)
     theirs, their_following = _reference(pieces, tokens_per_second)
     np.testing.assert_array_equal(ours, theirs)
     assert following == their_following
@@ -84,12 +84,12 @@ def test_positions_of_any_video_equal_transformers_with_its_own_step(pieces, tok
 
 def test_text_after_a_long_video_starts_past_its_last_moment():
     # 7 * 12.5 s * 2 steps a second, from position 3: transformers 5 would put the text at 3 + 6
-    positions, _ = prompt.rope_positions([piece for _, piece in LONG[:3]], 2.0)
+    positions, _ = encoding.rope_positions([piece for _, piece in LONG[:3]], 2.0)
     assert positions[:, -5].tolist() == [3 + 175 + 1] * 3
 
 
 @pytest.mark.parametrize("second_per_grid", [0.1, 2 / 30, 1 / 3, 0.7, 1.15, 2 / 29.97])
 def test_rounding_is_that_of_transformers(second_per_grid):
     pieces = [(VIDEO, Span(100, 1, 1, second_per_grid))]
-    ours, _ = prompt.rope_positions([pieces[0][1]], 2.0)
+    ours, _ = encoding.rope_positions([pieces[0][1]], 2.0)
     np.testing.assert_array_equal(ours, _reference(pieces, 2)[0])

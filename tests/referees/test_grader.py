@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny_vlm
 
-from vlrl.data import prompt
+from vlrl.data import encoding
 from vlrl.referees import grader
 from vlrl.referees import prompt as referee_prompt
 
@@ -39,17 +39,17 @@ def test_letters_after_one_prefill_equal_a_full_forward_of_prefix_and_question(
 ):
     """Both questions, of unequal length, and prompts of unequal length."""
     rows = [
-        prompt.encode(
+        encoding.encode(
             tokenizer,
             referee_prompt.prefix_segments(
                 example, video.frames[k], (0.1, 0.2, 0.9, 0.8), phrase, "seen", vlm_cfg.vision, cfg, tokenizer
             ),
-            2.0,
+            vlm_cfg,
             "row",
         )
         for k, phrase in enumerate(("red circle", "the large blue square in the corner"))
     ]
-    prefix = prompt.collate(rows, prompt.Buckets((128,), (2,), (16,)), vlm_cfg.vision)
+    prefix = encoding.collate(rows, encoding.Buckets((128,), (2,), (16,)), vlm_cfg.vision)
     questions = grader.repeated((referee.questions[0], [*referee.questions[1], 5]), 2)
     logits = grader.letter_logits(referee.model, referee.base, prefix, questions, referee.letters)
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tiny_vlm
 
-from vlrl.data import prompt, vision
+from vlrl.data import encoding, prompt, vision
 from vlrl.referees import prompt as referee_prompt
 from vlrl.referees import views
 
@@ -30,7 +31,7 @@ def segments(example, video, vlm_cfg, cfg, tokenizer):
 
 
 def ids_of(segments, tokenizer):
-    return prompt.encode(tokenizer, segments, 2.0, "row").tokens.tolist()
+    return encoding.encode(tokenizer, segments, tiny_vlm.CFG, "row").tokens.tolist()
 
 
 def special_ids(tokenizer):
@@ -38,7 +39,7 @@ def special_ids(tokenizer):
 
 
 def test_prompt_holds_the_six_parts_in_order(segments):
-    shown = prompt.printable(segments(instruction="Grade this.\n"))
+    shown = prompt.printable(segments(instruction="Grade this.\n"), "qwen2_5_vl")
     parts = [
         "<|vision_start|><|image_pad|><|vision_end|>",
         "<|vision_start|><|image_pad|><|vision_end|>",
@@ -86,17 +87,17 @@ def test_untrusted_question_and_reference_yield_no_special_tokens(example, video
 
 
 def test_long_response_is_cut_to_its_first_tokens(segments, tokenizer):
-    shown = prompt.printable(segments("red circle" * 40 + "END", max_response_tokens=6))
+    shown = prompt.printable(segments("red circle" * 40 + "END", max_response_tokens=6), "qwen2_5_vl")
     assert f"Response: {'red circle' * 3}\nObject: red circle\n" in shown
 
 
 def test_response_at_the_limit_is_whole(segments):
-    assert "Response: red circle\n" in prompt.printable(segments("red circle", max_response_tokens=2))
+    assert "Response: red circle\n" in prompt.printable(segments("red circle", max_response_tokens=2), "qwen2_5_vl")
 
 
 def test_each_question_ends_where_the_letter_is_due(tokenizer, cfg):
     for tokens, question in zip(
-        referee_prompt.question_tokens(tokenizer, cfg), ("Relevance", "Localization"), strict=True
+        referee_prompt.question_tokens(tokenizer, tiny_vlm.CFG, cfg), ("Relevance", "Localization"), strict=True
     ):
         assert tokenizer.decode(tokens) == f"{question}<|im_end|>\n<|im_start|>assistant\n"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vlrl import config, geometry
-from vlrl.data import prompt, vision
+from vlrl.data import encoding, prompt, vision
 from vlrl.world import architecture, drills, lessons, questions, referee_lessons, render, scenes, teacher, tokenizer
 
 
@@ -34,8 +34,8 @@ def test_prefix_and_branch_are_the_policys_prompt_and_the_teachers_completion(cf
     asked = [q for _ in range(3) for q in questions.questions(scene, rng, with_tracks=False)]
     for g in range(3):
         k = int(rng.integers(len(asked)))
-        segments = prompt.policy_prompt(asked[k], slices, times, scene.duration_s, cfg.prompt)
-        row = prompt.encode(tiny, segments, architecture.CONFIG.vision.tokens_per_second, "row")
+        segments = prompt.policy_prompt(asked[k], slices, times, scene.duration_s, "qwen2_5_vl", cfg.prompt)
+        row = encoding.encode(tiny, segments, architecture.CONFIG, "row")
         rng.random()
         text = teacher.teacher(asked[k], scene, times, rng, 1.0)
         expected = [*row.tokens.tolist(), *tiny(text)["input_ids"], tiny.eos_token_id]

@@ -15,8 +15,8 @@ import grain
 
 from vlrl import types
 from vlrl.config import DataConfig, PromptConfig
+from vlrl.data import encoding, video, vision
 from vlrl.data import prompt as prompts
-from vlrl.data import video, vision
 from vlrl.models.config import VlmConfig
 
 HISTORY = 100
@@ -43,17 +43,17 @@ def make_batch(
             sizes.append((1, 1))
         else:
             slices = vision.slices(clip.frames, vlm.vision, data.min_pixels, data.max_pixels)
-            segments = prompts.policy_prompt(example, slices, clip.times_s, clip.duration_s, prompt)
+            segments = prompts.policy_prompt(example, slices, clip.times_s, clip.duration_s, vlm.family, prompt)
             sizes.append(slices.size_px)
-        rows.append(prompts.encode(tokenizer, segments, vlm.vision.tokens_per_second, example.example_id))
-        texts.append(prompts.printable(segments))
-    buckets = prompts.Buckets(data.prompt_buckets, data.slice_buckets, data.patch_buckets)
+        rows.append(encoding.encode(tokenizer, segments, vlm, example.example_id))
+        texts.append(prompts.printable(segments, vlm.family))
+    buckets = encoding.Buckets(data.prompt_buckets, data.slice_buckets, data.patch_buckets)
     return types.Batch(
         examples=tuple(examples),
         videos=tuple(None if isinstance(clip, types.Failure) else clip for clip in videos),
         failures=tuple(clip if isinstance(clip, types.Failure) else None for clip in videos),
         prompts=tuple(texts),
-        prefix=prompts.collate(rows, buckets, vlm.vision),
+        prefix=encoding.collate(rows, buckets, vlm.vision),
         sizes_px=tuple(sizes),
     )
 

@@ -10,11 +10,15 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from vlrl.models.config import VisionConfig
+from vlrl.models.config import InternVision, Qwen3Vision, Qwen25Vision, VisionConfig
 
-# Channel statistics of CLIP's training images: openai/CLIP clip/clip.py, also Qwen2.5-VL's preprocessor_config.json.
-CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
-CLIP_STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
+STATISTICS: dict[type[VisionConfig], tuple[tuple[float, float, float], tuple[float, float, float]]] = {
+    # CLIP's training images (openai/CLIP clip/clip.py), ImageNet for InternViT: each family's preprocessor_config.json.
+    Qwen25Vision: ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    Qwen3Vision: ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    InternVision: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""Mean and standard deviation of the channels of pixels in [0, 1]."""
 
 MAX_ASPECT = 200
 
@@ -90,7 +94,8 @@ def slices(
     frames = resize(frames, (height, width))
     missing = -len(frames) % cfg.temporal_patch_size
     frames = np.concatenate([frames, np.repeat(frames[-1:], missing, axis=0)])
-    pixels = (frames.astype(np.float32) / np.float32(255) - CLIP_MEAN) / CLIP_STD
+    mean, std = (np.array(values, np.float32) for values in STATISTICS[type(cfg)])
+    pixels = (frames.astype(np.float32) / np.float32(255) - mean) / std
     rows, columns = height // cfg.patch_size, width // cfg.patch_size
     count = len(frames) // cfg.temporal_patch_size
     rope, window = _indices(rows, columns, cfg)
@@ -119,7 +124,9 @@ def _indices(rows: int, columns: int, cfg: VisionConfig) -> tuple[Int[np.ndarray
     merge = cfg.spatial_merge_size
     rope = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
     rope = rope.reshape(rows // merge, merge, columns // merge, merge, 2).transpose(0, 2, 1, 3, 4).reshape(-1, 2)
-    side = cfg.window_size // merge // cfg.patch_size  # merged units
-    across = -(-(columns // merge) // side)
-    window = rope[:, 0] // merge // side * across + rope[:, 1] // merge // side
+    window = np.zeros(len(rope), np.int64)
+    if isinstance(cfg, Qwen25Vision):
+        side = cfg.window_size // merge // cfg.patch_size  # merged units
+        across = -(-(columns // merge) // side)
+        window = rope[:, 0] // merge // side * across + rope[:, 1] // merge // side
     return rope.astype(np.int32), window.astype(np.int32)

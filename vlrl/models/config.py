@@ -1,12 +1,17 @@
-"""Architecture of a Qwen2.5-VL checkpoint, read from its config.json."""
+"""Architecture of a checkpoint, read from its config.json: one decoder for all families, one vision tower for each."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+Family = Literal["qwen2_5_vl", "qwen3_vl", "internvl", "qwen2", "qwen3"]
+"""model_type of config.json; the last two are text models (judges)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
+    """What preprocessing and decoder ask of any tower."""
+
     depth: int
     hidden_size: int
     num_heads: int
@@ -15,12 +20,7 @@ class VisionConfig:
     patch_size: int = 14
     temporal_patch_size: int = 2
     spatial_merge_size: int = 2
-    window_size: int = 112
-    """Side of an attention window in pixels."""
-    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
     in_channels: int = 3
-    tokens_per_second: float = 2.0
-    """Temporal rotary steps a second. Released checkpoints say 2; the transformers class default is 4."""
 
     @property
     def patch_width(self) -> int:
@@ -32,9 +32,52 @@ class VisionConfig:
         """Patches that become one token."""
         return self.spatial_merge_size**2
 
+    @property
+    def num_deep(self) -> int:
+        """Further feature maps that the decoder adds after its first layers (DeepStack)."""
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen25Vision(VisionConfig):
+    window_size: int = 112
+    """Side of an attention window in pixels."""
+    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
+    tokens_per_second: float = 2.0
+    """Temporal rotary steps a second. Released checkpoints say 2; the transformers class default is 4."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3Vision(VisionConfig):
+    patch_size: int = 16
+    num_position_embeddings: int = 2304
+    """Rows of the learned position table, a square grid that is interpolated to each frame."""
+    deepstack_indexes: tuple[int, ...] = (8, 16, 24)
+    """Blocks whose output becomes a further feature map."""
+
+    @property
+    def num_deep(self) -> int:
+        return len(self.deepstack_indexes)
+
+
+@dataclasses.dataclass(frozen=True)
+class InternVision(VisionConfig):
+    """InternViT on square tiles of one size; `spatial_merge_size` is the inverse of the pixel shuffle's scale."""
+
+    temporal_patch_size: int = 1
+    image_size: int = 448
+    layer_norm_eps: float = 1e-6
+    qkv_bias: bool = True
+    qk_norm: bool = False
+
+
+NO_VISION = VisionConfig(depth=0, hidden_size=0, num_heads=0, intermediate_size=0, out_hidden_size=0)
+"""Of a text model."""
+
 
 @dataclasses.dataclass(frozen=True)
 class VlmConfig:
+    family: Family
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -43,63 +86,128 @@ class VlmConfig:
     head_dim: int
     intermediate_size: int
     rope_theta: float
-    mrope_section: tuple[int, int, int]
     rms_norm_eps: float
     tie_word_embeddings: bool
-    image_token_id: int
-    video_token_id: int
-    vision_start_token_id: int
-    vision_end_token_id: int
-    vision: VisionConfig
+    qkv_bias: bool
+    qk_norm: bool
+    """RMS norm of each head's queries and keys before the rotation (Qwen3)."""
+    mrope_section: tuple[int, int, int] | None
+    """Frequencies that turn with time, row and column; None: plain positions, whatever the token stands for."""
+    mrope_interleaved: bool = False
+    """Time, row and column take turns (Qwen3-VL) instead of following each other in sections."""
+    image_token_id: int | None = None
+    video_token_id: int | None = None
+    """Placeholders; the same id where a family has one for both."""
+    vision_start_token_id: int | None = None
+    vision_end_token_id: int | None = None
+    """In config.json of the Qwen families only."""
+    vision: VisionConfig = NO_VISION
 
 
 def from_hf(config: Mapping[str, Any]) -> VlmConfig:
-    """Reads config.json of Qwen2.5-VL, flat (transformers 4) or nested (`text_config`, transformers 5).
+    """Reads config.json, flat (transformers 4) or nested (`text_config`, transformers 5).
 
     Raises ValueError naming the field that is missing or not supported.
     """
-    if config.get("model_type") != "qwen2_5_vl":
-        raise ValueError(f"config.json: model_type {config.get('model_type')!r} is not supported; use qwen2_5_vl")
-    text = config.get("text_config", config)
-    vision = config.get("vision_config", {})
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or config.get("rope_scaling") or {}
+    family = config.get("model_type")
+    if family not in VISION and family not in TEXT_ONLY:
+        known = ", ".join((*VISION, *TEXT_ONLY))
+        raise ValueError(f"config.json: model_type {family!r} is not supported; use a checkpoint of {known}")
+    if config.get("quantization_config") is not None:
+        method = config["quantization_config"].get("quant_method")
+        raise ValueError(f"config.json: quantised weights ({method}) cannot be read; use the unquantised checkpoint")
     try:
-        num_heads, hidden_size = text["num_attention_heads"], text["hidden_size"]
+        vision = VISION[family](config["vision_config"], config) if family in VISION else NO_VISION
         return VlmConfig(
-            vocab_size=text["vocab_size"],
-            hidden_size=hidden_size,
-            num_layers=text["num_hidden_layers"],
-            num_heads=num_heads,
-            num_kv_heads=text["num_key_value_heads"],
-            head_dim=text.get("head_dim") or hidden_size // num_heads,
-            intermediate_size=text["intermediate_size"],
-            rope_theta=float(rope.get("rope_theta") or text["rope_theta"]),
-            mrope_section=tuple(rope["mrope_section"]),
-            rms_norm_eps=text["rms_norm_eps"],
-            # transformers 5 writes the flag of the whole model at the top; 4 writes it flat.
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
-            image_token_id=config["image_token_id"],
-            video_token_id=config["video_token_id"],
-            vision_start_token_id=config.get("vision_start_token_id", text.get("vision_start_token_id")),
-            vision_end_token_id=config.get("vision_end_token_id", text.get("vision_end_token_id")),
-            vision=_vision(vision),
+            family=family, vision=vision, **_text(config.get("text_config", config), config), **_ids(config)
         )
     except KeyError as error:
         raise ValueError(f"config.json: field {error.args[0]!r} is missing; take the file of the checkpoint") from error
 
 
-def _vision(vision: Mapping[str, Any]) -> VisionConfig:
-    return VisionConfig(
-        depth=vision["depth"],
-        hidden_size=vision["hidden_size"],
-        num_heads=vision["num_heads"],
-        intermediate_size=vision["intermediate_size"],
-        out_hidden_size=vision["out_hidden_size"],
-        patch_size=vision["patch_size"],
-        temporal_patch_size=vision["temporal_patch_size"],
-        spatial_merge_size=vision["spatial_merge_size"],
+def _text(text: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or config.get("rope_scaling") or {}
+    if text.get("use_sliding_window") and text.get("sliding_window"):
+        raise ValueError("config.json: use_sliding_window is true; only full attention is implemented, set it to false")
+    section = rope.get("mrope_section")
+    num_heads, hidden_size = text["num_attention_heads"], text["hidden_size"]
+    is_qwen3 = text.get("model_type", config["model_type"]).startswith("qwen3")
+    return {
+        "vocab_size": text["vocab_size"],
+        "hidden_size": hidden_size,
+        "num_layers": text["num_hidden_layers"],
+        "num_heads": num_heads,
+        "num_kv_heads": text["num_key_value_heads"],
+        "head_dim": text.get("head_dim") or hidden_size // num_heads,
+        "intermediate_size": text["intermediate_size"],
+        "rope_theta": float(rope.get("rope_theta") or text["rope_theta"]),
+        "rms_norm_eps": text["rms_norm_eps"],
+        # transformers 5 writes the flag of the whole model at the top; 4 writes it flat.
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+        "qkv_bias": not is_qwen3,
+        "qk_norm": is_qwen3,
+        "mrope_section": tuple(section) if section else None,
+        "mrope_interleaved": bool(section) and is_qwen3,
+    }
+
+
+def _ids(config: Mapping[str, Any]) -> dict[str, Any]:
+    if config["model_type"] in TEXT_ONLY:
+        return {}
+    text = config.get("text_config", config)
+    image = config["image_token_id"]
+    ids = {"image_token_id": image, "video_token_id": config.get("video_token_id", image)}
+    names = ("vision_start_token_id", "vision_end_token_id")
+    return ids | {name: config.get(name, text.get(name)) for name in names}
+
+
+def _common(vision: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("depth", "hidden_size", "num_heads", "intermediate_size", "out_hidden_size", "patch_size")
+    sizes = {name: vision[name] for name in (*names, "temporal_patch_size", "spatial_merge_size")}
+    return sizes | {"in_channels": vision.get("in_channels", vision.get("in_chans", 3))}
+
+
+def _qwen2_5(vision: Mapping[str, Any], _: Mapping[str, Any]) -> Qwen25Vision:
+    return Qwen25Vision(
+        **_common(vision),
         window_size=vision["window_size"],
         fullatt_block_indexes=tuple(vision["fullatt_block_indexes"]),
-        in_channels=vision.get("in_channels", vision.get("in_chans", 3)),
         tokens_per_second=float(vision.get("tokens_per_second", 4)),
     )
+
+
+def _qwen3(vision: Mapping[str, Any], _: Mapping[str, Any]) -> Qwen3Vision:
+    return Qwen3Vision(
+        **_common(vision),
+        num_position_embeddings=vision["num_position_embeddings"],
+        deepstack_indexes=tuple(vision["deepstack_visual_indexes"]),
+    )
+
+
+def _intern(vision: Mapping[str, Any], config: Mapping[str, Any]) -> InternVision:
+    sides = {name: _one_side(vision[name], name) for name in ("image_size", "patch_size")}
+    return InternVision(
+        depth=vision["num_hidden_layers"],
+        hidden_size=vision["hidden_size"],
+        num_heads=vision["num_attention_heads"],
+        intermediate_size=vision["intermediate_size"],
+        out_hidden_size=config["text_config"]["hidden_size"],
+        spatial_merge_size=round(1 / config.get("downsample_ratio", 0.5)),
+        in_channels=vision.get("num_channels", 3),
+        layer_norm_eps=vision.get("layer_norm_eps", 1e-6),
+        qkv_bias=vision.get("attention_bias", False),
+        qk_norm=vision.get("use_qk_norm", False),
+        **sides,
+    )
+
+
+def _one_side(value: Any, name: str) -> int:
+    """InternVL writes [side, side]."""
+    sides = set(value) if isinstance(value, (list, tuple)) else {value}
+    if len(sides) != 1:
+        raise ValueError(f"config.json: vision_config.{name} {value} is not square; only square tiles are implemented")
+    return int(sides.pop())
+
+
+VISION = {"qwen2_5_vl": _qwen2_5, "qwen3_vl": _qwen3, "internvl": _intern}
+TEXT_ONLY = ("qwen2", "qwen3")

@@ -30,6 +30,8 @@ class Context:
     own_mask: Bool[Array, "Q C"] | None = None
     step: Int[Array, ""] | None = None
     """Where a decode step writes its keys; None when branches bring all their tokens."""
+    deep: Float[Array, "U P S D"] | None = None
+    """Vision features to add to the prompt after layer 0, 1, ... (DeepStack), 0 at text."""
 
 
 @flax.struct.dataclass
@@ -53,9 +55,12 @@ class Block(nn.Module):
         cfg = self.cfg
         dense = lambda features, bias=False: layers.Dense(features, bias, self.lora_scale, self.dtype)  # noqa: E731
         self.input_norm = layers.RMSNorm(cfg.rms_norm_eps, self.dtype)
-        self.q_proj = dense(cfg.num_heads * cfg.head_dim, bias=True)
-        self.k_proj = dense(cfg.num_kv_heads * cfg.head_dim, bias=True)
-        self.v_proj = dense(cfg.num_kv_heads * cfg.head_dim, bias=True)
+        self.q_proj = dense(cfg.num_heads * cfg.head_dim, bias=cfg.qkv_bias)
+        self.k_proj = dense(cfg.num_kv_heads * cfg.head_dim, bias=cfg.qkv_bias)
+        self.v_proj = dense(cfg.num_kv_heads * cfg.head_dim, bias=cfg.qkv_bias)
+        if cfg.qk_norm:
+            self.q_norm = layers.RMSNorm(cfg.rms_norm_eps, self.dtype)
+            self.k_norm = layers.RMSNorm(cfg.rms_norm_eps, self.dtype)
         self.o_proj = dense(cfg.hidden_size)
         self.post_norm = layers.RMSNorm(cfg.rms_norm_eps, self.dtype)
         self.gate_proj = dense(cfg.intermediate_size)
@@ -68,7 +73,7 @@ class Block(nn.Module):
         if stream.prefix is not None:
             q, prefix_kv = self._project(stream.prefix, context.prefix_angles[:, None])
             x = self._finish(stream.prefix, attention.prefix_attention(q, prefix_kv))
-            stream = dataclasses.replace(stream, prefix=x)
+            stream = dataclasses.replace(stream, prefix=_with_deep(x, context.deep, layer))
         if stream.branch is not None:
             q, own = self._project(stream.branch, context.branch_angles[:, None, None])
             # [P, G, H, ...] to [P, H, G, ...]: the prompt's keys have no G.
@@ -87,6 +92,8 @@ class Block(nn.Module):
         q = attention.split_heads(self.q_proj(x), self.cfg.num_heads)
         k = attention.split_heads(self.k_proj(x), self.cfg.num_kv_heads)
         v = attention.split_heads(self.v_proj(x), self.cfg.num_kv_heads)
+        if self.cfg.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         return layers.rotate(q, angles), KeyValue(layers.rotate(k, angles), v)
 
     def _finish(self, x: Float[Array, "*rows T D"], heads: Float[Array, "*rows H T K"]) -> Float[Array, "*rows T D"]:
@@ -125,6 +132,14 @@ class Decoder(nn.Module):
             if value is not None
         }
         return dataclasses.replace(stream, **finished), kept
+
+
+def _with_deep(
+    x: Float[Array, "P S D"], deep: Float[Array, "U P S D"] | None, layer: Int[Array, ""]
+) -> Float[Array, "P S D"]:
+    if deep is None:
+        return x
+    return x + jnp.where(layer < deep.shape[0], deep[jnp.minimum(layer, deep.shape[0] - 1)], 0)
 
 
 def _write(cache: KeyValue, own: KeyValue, layer: Int[Array, ""], step: Int[Array, ""]) -> KeyValue:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Float, Int
 
@@ -49,14 +50,30 @@ class RMSNorm(nn.Module):
 
 
 def mrope_angles(
-    positions: Int[Array, "P 3 T"], head_dim: int, sections: tuple[int, int, int], theta: float
+    positions: Int[Array, "P 3 T"],
+    head_dim: int,
+    sections: tuple[int, int, int] | None,
+    theta: float,
+    interleaved: bool = False,
 ) -> Float[Array, "P T half"]:
-    """Angles of multimodal rotary positions: frequency i turns with the time, row or column of its section."""
+    """Angles of multimodal rotary positions: frequency i turns with time, row or column (axis_of_frequency); without
+    sections all turn with the first of the three."""
     half = head_dim // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    axis_of_frequency = jnp.repeat(jnp.arange(3), jnp.array(sections), total_repeat_length=half)
-    chosen = jnp.take(positions.astype(jnp.float32), axis_of_frequency, axis=1)
+    axis = axis_of_frequency(sections or (half, 0, 0), interleaved)
+    chosen = jnp.take(positions.astype(jnp.float32), axis, axis=1)
     return jnp.swapaxes(chosen, 1, 2) * frequencies[None, None]
+
+
+def axis_of_frequency(sections: tuple[int, int, int], interleaved: bool) -> Int[np.ndarray, " half"]:
+    """0 time, 1 row, 2 column: in sections one after the other (Qwen2.5-VL), or in turns T H W T H W ... until the
+    shorter ones are spent, then time (Qwen3-VL; transformers modeling_qwen3_vl.py apply_interleaved_mrope)."""
+    if not interleaved:
+        return np.repeat(np.arange(3), sections)
+    axis = np.zeros(sum(sections), int)
+    for which in (1, 2):
+        axis[which : 3 * sections[which] : 3] = which
+    return axis
 
 
 def axial_angles(rope: Int[Array, "P I N 2"], head_dim: int) -> Float[Array, "P I N half"]:

@@ -11,14 +11,14 @@ from flax import linen as nn
 from jaxtyping import Bool, Float
 
 from vlrl.models import attention, layers
-from vlrl.models.config import VisionConfig
+from vlrl.models.config import Qwen25Vision
 from vlrl.types import Array, VisionInput
 
 NORM_EPS = 1e-6
 
 
 class Block(nn.Module):
-    cfg: VisionConfig
+    cfg: Qwen25Vision
     dtype: jnp.dtype
 
     @nn.compact
@@ -45,7 +45,7 @@ class Block(nn.Module):
 class Merger(nn.Module):
     """Four neighbouring patches become one token of the decoder's width."""
 
-    cfg: VisionConfig
+    cfg: Qwen25Vision
     dtype: jnp.dtype
 
     @nn.compact
@@ -59,7 +59,7 @@ class Merger(nn.Module):
 
 
 class VisionTower(nn.Module):
-    cfg: VisionConfig
+    cfg: Qwen25Vision
     dtype: jnp.dtype
     unroll: bool = False
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from vlrl.models import decoder, layers, vision_qwen2_5
 from vlrl.models.attention import KeyValue
-from vlrl.models.config import VlmConfig
+from vlrl.models.config import Qwen25Vision, VisionConfig, VlmConfig
 from vlrl.models.decoder import Context, Stream
 from vlrl.types import Array, Branches, PrefixInput, Variables, VisionInput
 
@@ -35,6 +35,9 @@ class Prefill:
     """Final hidden state of the prompt's last token: predicts the first token of every branch."""
 
 
+TOWERS: dict[type[VisionConfig], Callable[..., Any]] = {Qwen25Vision: vision_qwen2_5.VisionTower}
+
+
 class Vlm(nn.Module):
     cfg: VlmConfig
     dtype: jnp.dtype = jnp.dtype("float32")
@@ -45,7 +48,8 @@ class Vlm(nn.Module):
     def setup(self) -> None:
         cfg = self.cfg
         self.embed = nn.Embed(cfg.vocab_size, cfg.hidden_size, dtype=self.dtype)
-        self.visual = vision_qwen2_5.VisionTower(cfg.vision, self.dtype, self.unroll)
+        if cfg.vision.depth:
+            self.visual = TOWERS[type(cfg.vision)](cfg.vision, self.dtype, self.unroll)
         self.decoder = decoder.Decoder(cfg, self.dtype, self.lora_scale, self.unroll, self.remat)
         if not cfg.tie_word_embeddings:
             self.lm_head = layers.Dense(cfg.vocab_size, dtype=self.dtype)
@@ -55,7 +59,10 @@ class Vlm(nn.Module):
         _, hidden = self.joint(prefix, self.encode(prefix.vision), branches)
         return self.logits(hidden[:, :, -1])
 
-    def encode(self, vision: VisionInput) -> Float[Array, "P M D"]:
+    def encode(self, vision: VisionInput) -> Float[Array, "P M E"]:
+        """Features of width D, followed by as many of the same width as the decoder adds later (DeepStack)."""
+        if not self.cfg.vision.depth:
+            return jnp.zeros((vision.patches.shape[0], 0, self.cfg.hidden_size), self.dtype)
         return self.visual(vision)
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
@@ -65,16 +72,18 @@ class Vlm(nn.Module):
             return rows.reshape(*hidden.shape[:-1], -1).astype(jnp.float32)
         return self.lm_head(hidden).astype(jnp.float32)
 
-    def prefill(self, prefix: PrefixInput, features: Float[Array, "P M D"]) -> Prefill:
-        stream, kv = self.decoder(Stream(self._embed(prefix, features)), None, self._context(prefix), keep_kv=True)
+    def prefill(self, prefix: PrefixInput, features: Float[Array, "P M E"]) -> Prefill:
+        x, deep = self._embed(prefix, features)
+        stream, kv = self.decoder(Stream(x), None, self._context(prefix, deep), keep_kv=True)
         return Prefill(kv, _mask(prefix), prefix.next_position, _last(stream.prefix, prefix.length))
 
     def joint(
-        self, prefix: PrefixInput, features: Float[Array, "P M D"], branches: Branches
+        self, prefix: PrefixInput, features: Float[Array, "P M E"], branches: Branches
     ) -> tuple[Float[Array, "P D"], Float[Array, "P G C D"]]:
         """Hidden states of the prompt's last token and of all branch tokens, in one differentiable pass."""
-        context = self._branch_context(self._context(prefix), prefix.next_position, branches.tokens.shape[-1])
-        stream = Stream(self._embed(prefix, features), self.embed(branches.tokens))
+        x, deep = self._embed(prefix, features)
+        context = self._branch_context(self._context(prefix, deep), prefix.next_position, branches.tokens.shape[-1])
+        stream = Stream(x, self.embed(branches.tokens))
         stream, _ = self.decoder(stream, None, context)
         return _last(stream.prefix, prefix.length), stream.branch
 
@@ -101,16 +110,25 @@ class Vlm(nn.Module):
         stream, _ = self.decoder(stream, prefill.kv, context)
         return self.logits(stream.branch[:, :, 0]), stream.cache
 
-    def _embed(self, prefix: PrefixInput, features: Float[Array, "P M D"]) -> Float[Array, "P S D"]:
+    def _embed(
+        self, prefix: PrefixInput, features: Float[Array, "P M E"]
+    ) -> tuple[Float[Array, "P S D"], Float[Array, "U P S D"] | None]:
+        """Embedded tokens with the features in their places, and what DeepStack adds later."""
+        text = self.embed(prefix.tokens)
+        if features.shape[1] == 0:
+            return text, None
         index = prefix.vision_index[..., None]
-        seen = jnp.take_along_axis(features, jnp.maximum(index, 0), axis=1)
-        return jnp.where(index >= 0, seen.astype(self.dtype), self.embed(prefix.tokens))
+        seen = jnp.take_along_axis(features, jnp.maximum(index, 0), axis=1).astype(self.dtype)
+        first, *deep = jnp.split(seen, features.shape[-1] // text.shape[-1], axis=-1)
+        added = jnp.stack([jnp.where(index >= 0, part, 0) for part in deep]) if deep else None
+        return jnp.where(index >= 0, first, text), added
 
     def _angles(self, positions: Int[Array, "P 3 T"]) -> Float[Array, "P T half"]:
-        return layers.mrope_angles(positions, self.cfg.head_dim, self.cfg.mrope_section, self.cfg.rope_theta)
+        cfg = self.cfg
+        return layers.mrope_angles(positions, cfg.head_dim, cfg.mrope_section, cfg.rope_theta, cfg.mrope_interleaved)
 
-    def _context(self, prefix: PrefixInput) -> Context:
-        return Context(self._angles(prefix.positions), _mask(prefix))
+    def _context(self, prefix: PrefixInput, deep: Float[Array, "U P S D"] | None) -> Context:
+        return Context(self._angles(prefix.positions), _mask(prefix), deep=deep)
 
     def _branch_context(self, context: Context, next_position: Int[Array, " P"], length: int) -> Context:
         positions = next_position[:, None] + jnp.arange(length)[None]
@@ -125,12 +143,12 @@ def _apply(model: Vlm, variables: Variables, *inputs: Any, method: Callable[...,
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def encode_video(model: Vlm, base: Variables, vision: VisionInput) -> Float[Array, "P M D"]:
+def encode_video(model: Vlm, base: Variables, vision: VisionInput) -> Float[Array, "P M E"]:
     """Merged vision features of each prompt, constant while the tower is frozen: compute once, use all step long."""
     return _apply(model, {"params": base}, vision, method=Vlm.encode)
 
 
-def prefill(model: Vlm, variables: Variables, prefix: PrefixInput, features: Float[Array, "P M D"]) -> Prefill:
+def prefill(model: Vlm, variables: Variables, prefix: PrefixInput, features: Float[Array, "P M E"]) -> Prefill:
     return _apply(model, variables, prefix, features, method=Vlm.prefill)
 
 
@@ -175,7 +193,7 @@ def branch_logp(
 
 
 def joint_hidden(
-    model: Vlm, variables: Variables, prefix: PrefixInput, features: Float[Array, "P M D"], branches: Branches
+    model: Vlm, variables: Variables, prefix: PrefixInput, features: Float[Array, "P M E"], branches: Branches
 ) -> tuple[Float[Array, "P D"], Float[Array, "P G C D"]]:
     """Final states of each prompt's last token and of all branch tokens, the prompt inside the differentiated part."""
     return _apply(model, variables, prefix, features, branches, method=Vlm.joint)
@@ -185,7 +203,7 @@ def joint_logp(
     model: Vlm,
     variables: Variables,
     prefix: PrefixInput,
-    features: Float[Array, "P M D"],
+    features: Float[Array, "P M E"],
     branches: Branches,
     temperature: float,
     suppressed: Bool[Array, " V"],

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from vlrl.config import RefereeConfig
-from vlrl.data import prompt, vision
-from vlrl.models.config import VisionConfig
+from vlrl.data import encoding, prompt, vision
+from vlrl.models.config import VisionConfig, VlmConfig
 from vlrl.referees import views
 from vlrl.types import Box, Example
 
@@ -31,7 +31,7 @@ def prefix_segments(
     """Everything the two questions share. Question, response and phrase are untrusted: no special tokens in them."""
     boxed = vision.slices(views.boxed_frame(frame, box)[None], vision_cfg, cfg.min_pixels, cfg.max_pixels)
     cropped = vision.slices(views.crop(frame, box)[None], vision_cfg, cfg.crop_min_pixels, cfg.max_pixels)
-    quoted = prompt.tokenize_text(tokenizer, response, trusted=False)
+    quoted = encoding.tokenize_text(tokenizer, response, trusted=False)
     if len(quoted) > cfg.max_response_tokens:
         response = tokenizer.decode(quoted[: cfg.max_response_tokens])
     user = (
@@ -45,10 +45,10 @@ def prefix_segments(
     return prompt.open_chat(cfg.system, user)
 
 
-def question_tokens(tokenizer: Any, cfg: RefereeConfig) -> tuple[list[int], list[int]]:
+def question_tokens(tokenizer: Any, model: VlmConfig, cfg: RefereeConfig) -> tuple[list[int], list[int]]:
     """Branches: the relevance and the localization question, each up to where the letter is due."""
     rows = [
-        prompt.encode(tokenizer, prompt.close_chat(question), 0.0, "referee question")
+        encoding.encode(tokenizer, prompt.close_chat(question), model, "referee question")
         for question in (cfg.relevance_question, cfg.localization_question)
     ]
     return rows[0].tokens.tolist(), rows[1].tokens.tolist()
@@ -58,7 +58,7 @@ def letter_ids(tokenizer: Any) -> Int[np.ndarray, " 5"]:
     """Token ids of A to E. Raises ValueError where a letter is not one token."""
     ids = []
     for letter in LETTERS:
-        tokens = prompt.tokenize_text(tokenizer, letter, trusted=False)
+        tokens = encoding.tokenize_text(tokenizer, letter, trusted=False)
         if len(tokens) != 1:
             raise ValueError(f"referee tokenizer: {letter!r} is {len(tokens)} tokens, must be 1; use another referee")
         ids.append(tokens[0])

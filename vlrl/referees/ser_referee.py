@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from vlrl.config import RefereeConfig
-from vlrl.data import prompt
+from vlrl.data import encoding
 from vlrl.models import vlm
 from vlrl.referees import alignment, grader
 from vlrl.referees import prompt as referee_prompt
@@ -36,7 +36,7 @@ class Case:
     frame_index: int
     frame_time_s: float
     omega: float
-    row: prompt.Row | None
+    row: encoding.Row | None
     failure: Failure | None
 
 
@@ -44,7 +44,7 @@ def make(model: vlm.Vlm, base: Any, tokenizer: Any, cfg: RefereeConfig) -> Refer
     """Raises ValueError for an unknown gamma or a tokenizer without single-token letters."""
     if cfg.gamma not in grader.GAMMA:
         raise ValueError(f"referee.gamma: no reading {cfg.gamma!r}; choose one of {', '.join(grader.GAMMA)}")
-    questions = referee_prompt.question_tokens(tokenizer, cfg)
+    questions = referee_prompt.question_tokens(tokenizer, model.cfg, cfg)
     return Referee(model, base, tokenizer, cfg, questions, referee_prompt.letter_ids(tokenizer))
 
 
@@ -82,7 +82,7 @@ def _case(referee: Referee, example: Example, video: Video, response: str, claim
         cfg,
         referee.tokenizer,
     )
-    row = prompt.encode(referee.tokenizer, segments, referee.model.cfg.vision.tokens_per_second, example.example_id)
+    row = encoding.encode(referee.tokenizer, segments, referee.model.cfg, example.example_id)
     if len(row.tokens) > max(cfg.prompt_buckets):
         detail = f"{len(row.tokens)} tokens, referee.prompt_buckets end at {max(cfg.prompt_buckets)}"
         return Case(claim, frame, time_s, weight, None, Failure("referee_prompt_too_long", detail))
@@ -105,11 +105,11 @@ def _verdicts(referee: Referee, cases: dict[tuple, Case]) -> dict[tuple, Verdict
     }
 
 
-def _ask(referee: Referee, rows: list[prompt.Row]) -> Float[Array, "P 2 5"]:
+def _ask(referee: Referee, rows: list[encoding.Row]) -> Float[Array, "P 2 5"]:
     size = referee.cfg.claims_per_call
     rows = rows + rows[:1] * (size - len(rows))
-    buckets = prompt.Buckets(referee.cfg.prompt_buckets, (IMAGES,), referee.cfg.patch_buckets)
-    prefix = prompt.collate(rows, buckets, referee.model.cfg.vision)
+    buckets = encoding.Buckets(referee.cfg.prompt_buckets, (IMAGES,), referee.cfg.patch_buckets)
+    prefix = encoding.collate(rows, buckets, referee.model.cfg.vision)
     questions = grader.repeated(referee.questions, size)
     return grader.letter_logits(referee.model, referee.base, prefix, questions, referee.letters)
 

@@ -34,7 +34,7 @@ class Experience:
     """What a step learns from; rows of prompts, so that it can be cut into micro-batches."""
 
     prefix: PrefixInput
-    features: Float[Array, "P M D"]
+    features: Float[Array, "P M E"]
     branches: Branches
     sampler_logp: Float[Array, "P G C"]
     advantages: Float[Array, "P G"]

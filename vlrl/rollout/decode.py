@@ -32,7 +32,7 @@ class Decoding:
 def sample(
     policy: vlm.Vlm,
     variables: Variables,
-    features: Float[Array, "P M D"],
+    features: Float[Array, "P M E"],
     batch: Batch,
     key: PRNGKeyArray,
     tokenizer: Any,
@@ -49,7 +49,7 @@ def sample(
 def sample_tokens(
     policy: vlm.Vlm,
     variables: Variables,
-    features: Float[Array, "P M D"],
+    features: Float[Array, "P M E"],
     prefix: PrefixInput,
     suppressed: Bool[Array, " V"],
     key: PRNGKeyArray,

@@ -1,7 +1,7 @@
-"""What a decoder has to look up to answer, each step alone: where a named object is, what an asked object is called, which
-letter an option has.
+"""What a decoder has to look up to answer, each step alone: where a named object is, what an asked object is called,
+which letter an option has.
 
-A drill is one branch of a video: it asks for nothing but its step, and whole completions ask for it once in forty tokens.
+A drill is one branch of a video and asks for nothing but its step; whole completions ask for it once in forty tokens.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from vlrl.data import prompt
+from vlrl.data import encoding
 from vlrl.world import questions, scenes, teacher
 
 LETTER_WEIGHT, NAME_WEIGHT = 5.0, 3.0
@@ -78,4 +78,4 @@ def _seen(scene: scenes.Scene, t: float) -> list[str]:
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
-    return prompt.tokenize_text(tokenizer, text, trusted=False)
+    return encoding.tokenize_text(tokenizer, text, trusted=False)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from vlrl.config import DataConfig, PromptConfig
-from vlrl.data import prompt, vision
+from vlrl.data import encoding, prompt, vision
 from vlrl.models.config import VlmConfig
 from vlrl.types import Branches, PrefixInput, Task
 from vlrl.world import drills, questions, render, scenes, teacher
@@ -90,7 +90,7 @@ def make(
         pictures, times = frames(scene, data.num_frames, rng)
         slices = vision.slices(pictures, model.vision, data.min_pixels, data.max_pixels)
         asked = [q for _ in range(syllabus.questions) for q in questions.questions(scene, rng, with_tracks=False)]
-        segments = [prompt.policy_prompt(q, slices, times, scene.duration_s, prompts) for q in asked]
+        segments = [prompt.policy_prompt(q, slices, times, scene.duration_s, model.family, prompts) for q in asked]
         video, _ = _divided(segments[0])
         for g in range(syllabus.questions):
             if syllabus.drills is not None:
@@ -100,15 +100,15 @@ def make(
                 k = int(rng.integers(len(asked)))
                 looseness = LOOSE if rng.random() < syllabus.loose_share else TIGHT
                 text = teacher.teacher(asked[k], scene, times, rng, looseness)
-                branch = _answer(tokenizer, _divided(segments[k])[1], text, asked[k].task)
+                branch = _answer(tokenizer, model, _divided(segments[k])[1], text, asked[k].task)
             ids, weights = branch
             if len(ids) > syllabus.branch_length:
                 raise ValueError(f"a branch of {len(ids)} tokens, branch_length is {syllabus.branch_length}; raise it")
             tokens[p, g, : len(ids)], mask[p, g, : len(ids)], length[p, g] = ids, weights, len(ids)
-        rows.append(prompt.encode(tokenizer, video, model.vision.tokens_per_second, "video"))
+        rows.append(encoding.encode(tokenizer, video, model, "video"))
         truths.append(_dense(scene, times, slices))
-    buckets = prompt.Buckets(data.prompt_buckets, data.slice_buckets, data.patch_buckets)
-    prefix = prompt.collate(rows, buckets, model.vision)
+    buckets = encoding.Buckets(data.prompt_buckets, data.slice_buckets, data.patch_buckets)
+    prefix = encoding.collate(rows, buckets, model.vision)
     units = prefix.vision.patches.shape[2] // model.vision.merge_units
     dense = np.zeros((syllabus.videos, prefix.vision.patches.shape[1], units, len(DENSE_FIELDS)), np.int32)
     for p, truth in enumerate(truths):
@@ -117,10 +117,12 @@ def make(
     return Lesson(prefix, Branches(tokens, length), mask, flat)
 
 
-def _answer(tokenizer: Any, question: Sequence[prompt.Segment], text: str, task: Task) -> drills.Branch:
+def _answer(
+    tokenizer: Any, model: VlmConfig, question: Sequence[prompt.Segment], text: str, task: Task
+) -> drills.Branch:
     """A question and its completion, all of which is graded."""
-    asked = prompt.encode(tokenizer, question, 0.0, "question").tokens.tolist()
-    completion = [*prompt.tokenize_text(tokenizer, text, trusted=False), tokenizer.eos_token_id]
+    asked = encoding.encode(tokenizer, question, model, "question").tokens.tolist()
+    completion = [*encoding.tokenize_text(tokenizer, text, trusted=False), tokenizer.eos_token_id]
     weights = [0.0] * len(asked) + [1.0] * len(completion)
     if task == "mcq":
         names = drills.name_ids(tokenizer)

@@ -169,7 +169,7 @@ def train_referee(cfg: config.Config, stage: Stage, seed: int, work: pathlib.Pat
     """Letters for claims, both questions on one prefix; only the letter is graded."""
     model = architecture.model()
     tiny = tokenizer.build()
-    questions = grader.repeated(referee_prompt.question_tokens(tiny, cfg.referee), stage.batch)
+    questions = grader.repeated(referee_prompt.question_tokens(tiny, architecture.CONFIG, cfg.referee), stage.batch)
     letters = jnp.asarray(referee_prompt.letter_ids(tiny))
     batches = _stream(functools.partial(_referee_lesson, cfg, stage.batch), seed + 3)
 

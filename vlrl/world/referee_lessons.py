@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt8
 
 from vlrl import geometry
 from vlrl.config import RefereeConfig
-from vlrl.data import prompt
+from vlrl.data import encoding
 from vlrl.models.config import VlmConfig
 from vlrl.referees import prompt as referee_prompt
 from vlrl.types import Box, Example, PrefixInput
@@ -63,7 +63,7 @@ def make(
     rng: np.random.Generator, tokenizer: Any, model: VlmConfig, num_frames: int, cfg: RefereeConfig, num_claims: int
 ) -> RefereeLesson:
     """A batch of claims about new scenes, each with its graded truth."""
-    rows: list[prompt.Row] = []
+    rows: list[encoding.Row] = []
     claims: list[Claimed] = []
     while len(rows) < num_claims:
         scene = scenes.sample_scene(rng)
@@ -75,7 +75,7 @@ def make(
                 rows.append(_row(claim, example, scene, pictures, times, rng, tokenizer, model, cfg))
                 claims.append(claim)
     rows, claims = rows[:num_claims], claims[:num_claims]
-    prefix = prompt.collate(rows, prompt.Buckets(cfg.prompt_buckets, (2,), cfg.patch_buckets), model.vision)
+    prefix = encoding.collate(rows, encoding.Buckets(cfg.prompt_buckets, (2,), cfg.patch_buckets), model.vision)
     return RefereeLesson(prefix, np.array([claim.letters for claim in claims], np.int32), tuple(claims))
 
 
@@ -140,7 +140,7 @@ def _row(
     tokenizer: Any,
     model: VlmConfig,
     cfg: RefereeConfig,
-) -> prompt.Row:
+) -> encoding.Row:
     text = f"<obj>{claim.phrase}</obj>{questions.timed_box_text(claim.box, round(float(times[claim.frame]), 1))}"
     # Sometimes among other claims of the teacher, sometimes alone: what stands around a claim says nothing of it.
     around = teacher.teacher(example, scene, times, rng, lambda r: r.uniform(0.9, 1.7))
@@ -150,7 +150,7 @@ def _row(
     segments = referee_prompt.prefix_segments(
         example, pictures[claim.frame], claim.box, claim.phrase, response, model.vision, cfg, tokenizer
     )
-    return prompt.encode(tokenizer, segments, model.vision.tokens_per_second, "referee lesson")
+    return encoding.encode(tokenizer, segments, model, "referee lesson")
 
 
 def _misnamed(obj: scenes.Object, others: list[scenes.Object], rng: np.random.Generator) -> str:

@@ -18,7 +18,7 @@ from vlrl.io import hf_import
 from vlrl.models import vlm
 from vlrl.referees import grader
 from vlrl.referees import prompt as referee_prompt
-from vlrl.world import referee_lessons, tokenizer
+from vlrl.world import architecture, referee_lessons, tokenizer
 
 HELD_OUT_SEED = 10**6
 """Scenes drawn from here are none of those that the referee was trained on."""
@@ -39,7 +39,7 @@ def grade(referee: pathlib.Path, cfg: config.Config, num_claims: int) -> list[Gr
     model = vlm.Vlm(model_cfg, unroll=True)
     base = jax.tree.map(jnp.asarray, hf_import.load_params(referee, model_cfg, "float32"))
     tiny, rng, size = tokenizer.build(), np.random.default_rng(HELD_OUT_SEED), cfg.referee.claims_per_call
-    questions = grader.repeated(referee_prompt.question_tokens(tiny, cfg.referee), size)
+    questions = grader.repeated(referee_prompt.question_tokens(tiny, architecture.CONFIG, cfg.referee), size)
     letters, grades = referee_prompt.letter_ids(tiny), np.array(referee_prompt.GRADES)
     graded: list[Graded] = []
     while len(graded) < num_claims:
