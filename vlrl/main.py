@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, PRNGKeyArray
 
-from vlrl import build, claims, command_line, config, rewards, step_metrics, stopping
+from vlrl import build, claims, command_line, config, flops, rewards, step_metrics, stopping
 from vlrl.eval import runner
 from vlrl.io import metric_log, run_directory
 from vlrl.models import lora, vlm
@@ -74,7 +74,7 @@ def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
                 state, done = _step(parts, transform, cfg, state, batch, key, watch)
                 num_tokens += int(np.sum(done.rollouts.branches.length) + np.sum(batch.prefix.length))
                 epoch = (step + 1) * len(batch.examples) / len(parts.train)
-                _log(log, step, cfg, batch, done, watch, {"num_tokens": num_tokens, "epoch": epoch})
+                _log(log, step, parts, cfg, batch, done, watch, {"num_tokens": num_tokens, "epoch": epoch})
                 if (step + 1) % cfg.checkpoint.every == 0 or step + 1 == cfg.steps:
                     directory.save(state, batches, num_tokens)
         if before is None or int(state.step) < cfg.steps:
@@ -99,15 +99,15 @@ def _step(
 ) -> tuple[update.TrainState, Step]:
     """Encode once, sample, grade, compare within groups, update."""
     features = vlm.encode_video(parts.policy, parts.base, batch.prefix.vision)
-    variables = {"params": parts.base, "lora": state.adapter}
-    rollouts = decode.sample(parts.policy, variables, features, batch, key, parts.tokenizer, parts.eos_ids, cfg.rollout)
+    policy, prefix = {"params": parts.base, "lora": state.adapter}, batch.prefix.without_patches()
+    rollouts = decode.sample(parts.policy, policy, features, prefix, key, parts.tokenizer, parts.eos_ids, cfg.rollout)
     watch.lap("rollout")
     parsed = claims.parse_all(rollouts.text, build.to_boxes(batch, cfg.prompt.box_space))
     verdicts = ser_referee.grade(parts.referee, batch, rollouts, parsed)
     scores = rewards.score(batch, rollouts, parsed, verdicts, cfg.rewards)
     watch.lap("referee")
     adv = advantages.group_normalized(scores.total, scores.valid, cfg.grpo)
-    experience = update.Experience(batch.prefix, features, rollouts.branches, rollouts.logp, adv, scores.valid)
+    experience = update.Experience(prefix, features, rollouts.branches, rollouts.logp, adv, scores.valid)
     state, losses = update.train_step(
         parts.policy, transform, state, parts.base, experience, parts.suppressed, cfg.grpo, cfg.rollout.temperature
     )
@@ -119,18 +119,23 @@ def _step(
 def _log(
     log: metric_log.MetricLog,
     step: int,
+    parts: build.Parts,
     cfg: config.Config,
     batch: Batch,
     done: Step,
     watch: Stopwatch,
     progress: dict[str, int | float],
 ) -> None:
+    length = np.asarray(done.rollouts.branches.length)
+    needed = flops.grpo_step(parts.policy.cfg, parts.base, batch.prefix, length, cfg.grpo.inner_iterations)
+    laps = watch.metrics(int(length.sum()))
     measured = {
         **done.losses,
         **step_metrics.summarize(batch, done.rollouts, done.parsed, done.verdicts, done.scores),
         **progress,
         "learning_rate": float(optimizer.learning_rate(cfg.opt, cfg.steps, step)),
-        **watch.metrics(int(np.sum(done.rollouts.branches.length))),
+        **laps,
+        **flops.utilization(needed, laps["step_time"]),
         "compile/count": compilations(),
     }
     log.write(step, measured)

@@ -101,6 +101,11 @@ class PrefixInput:
     """Row of the prompt's merged vision features that replaces the token; -1 for text."""
     vision: VisionInput
 
+    def without_patches(self) -> "PrefixInput":
+        """The same prompts once their features are made: patches are most of their bytes and need not travel again."""
+        nothing = jax.tree.map(lambda x: np.zeros((x.shape[0], 0, *x.shape[2:]), x.dtype), self.vision)
+        return dataclasses.replace(self, vision=nothing)
+
 
 @flax.struct.dataclass
 class Branches:

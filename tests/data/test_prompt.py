@@ -141,6 +141,32 @@ def test_video_as_one_block_carries_the_sampled_rate(media_of, prompt_cfg):
     assert medium.second_per_grid == pytest.approx(12.5)
 
 
+def test_qwen3_says_the_mean_time_of_each_slice(media_of):
+    # 250 frames at 25 a second, 20 of them: the timestamps that Qwen3-VL's processor writes
+    times_s = np.linspace(0, 249, 20).round() / 25
+    segments = prompt.video_segments(media_of(10, 4, 4), times_s, 10.0, "qwen3_vl", frame_times=False)
+    said = [segment.text for segment in segments if isinstance(segment, Text)]
+    golden = ("0.3", "1.3", "2.4", "3.4", "4.5", "5.5", "6.5", "7.6", "8.7", "9.7")
+    assert said == [f"<{time} seconds>" for time in golden]
+    assert prompt.printable(segments[:2], "qwen3_vl") == "<0.3 seconds><|vision_start|><|video_pad|><|vision_end|>"
+    assert [medium.slices.grid for medium in segments[1::2]] == [(1, 4, 4)] * 10
+
+
+def test_internvl_numbers_its_frames_and_says_times_only_when_asked(media_of):
+    slices, times_s = media_of(2, 4, 4), np.array([0.0, 1.5])
+    plain = prompt.video_segments(slices, times_s, 2.0, "internvl", frame_times=False)
+    mark = "<img><IMG_CONTEXT></img>"
+    assert prompt.printable(plain, "internvl") == f"Frame1: {mark}\nFrame2: {mark}\n"
+    timed = prompt.video_segments(slices, times_s, 2.0, "internvl", frame_times=True)
+    assert prompt.printable(timed, "internvl") == f"Frame1 at 0.0s: {mark}\nFrame2 at 1.5s: {mark}\n"
+
+
+def test_no_system_turn_without_system_words():
+    assert prompt.printable(prompt.chat("", [Text("hi", True)]), "qwen3_vl") == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
 def test_encoding_equals_the_tokenizer_on_the_whole_text(tokenizer, media_of, prompt_cfg, vlm_cfg):
     segments = prompt.policy_prompt(
         _example(options=("red", "blue")),

@@ -35,7 +35,7 @@ def chained(markov, words):
         table[token, following] = 20.0
     model, variables, features, batch = markov(table, last_tokens=(3, 4, 5, 6))
     cfg = RolloutConfig(group_size=2, max_new_tokens=5, temperature=0.0)
-    return decode.sample(model, variables, features, batch, jax.random.key(0), words, END_IDS, cfg)
+    return decode.sample(model, variables, features, batch.prefix, jax.random.key(0), words, END_IDS, cfg)
 
 
 def test_every_end_id_ends_a_completion_and_belongs_to_it(chained):
@@ -66,7 +66,7 @@ def test_forbidden_tokens_are_never_drawn_and_temperature_shapes_the_distributio
     table[:, FORBIDDEN] = 50.0
     model, variables, features, batch = markov(table, last_tokens=(2, 20))
     cfg = RolloutConfig(group_size=40, max_new_tokens=30, temperature=0.5)
-    rollouts = decode.sample(model, variables, features, batch, jax.random.key(3), words, (49,), cfg)
+    rollouts = decode.sample(model, variables, features, batch.prefix, jax.random.key(3), words, (49,), cfg)
     tokens, logp = np.asarray(rollouts.branches.tokens), np.asarray(rollouts.logp)
     assert tokens.max() < 50
     assert set(np.unique(tokens[1])) == {20, 21}
@@ -78,9 +78,14 @@ def test_forbidden_tokens_are_never_drawn_and_temperature_shapes_the_distributio
 CFG = RolloutConfig(group_size=3, max_new_tokens=6, temperature=0.7)
 
 
+def with_prefix(parts):
+    model, variables, features, batch = parts
+    return model, variables, features, batch.prefix
+
+
 @pytest.fixture(scope="module")
 def sampled(real, words):
-    return decode.sample(*real, jax.random.key(1), words, END_IDS, CFG)
+    return decode.sample(*with_prefix(real), jax.random.key(1), words, END_IDS, CFG)
 
 
 def tempered(logits):
@@ -122,10 +127,10 @@ def test_scoring_the_sampled_tokens_gives_an_on_policy_ratio_of_one(real, sample
 
 
 def test_same_key_draws_the_same_and_another_key_other_tokens(real, sampled, words):
-    again = decode.sample(*real, jax.random.key(1), words, END_IDS, CFG)
+    again = decode.sample(*with_prefix(real), jax.random.key(1), words, END_IDS, CFG)
     np.testing.assert_array_equal(again.branches.tokens, sampled.branches.tokens)
     np.testing.assert_array_equal(again.logp, sampled.logp)
-    other = decode.sample(*real, jax.random.key(2), words, END_IDS, CFG)
+    other = decode.sample(*with_prefix(real), jax.random.key(2), words, END_IDS, CFG)
     assert not np.array_equal(other.branches.tokens, sampled.branches.tokens)
 
 
@@ -137,7 +142,7 @@ def test_other_values_of_the_same_shapes_compile_nothing(real, sampled, words):
     model, variables, features, batch = real
     compiled = timing.compilations()
     changed = {**variables, "lora": jax.tree.map(lambda x: x + 1, variables["lora"])}
-    decode.sample(model, changed, features + 1, batch, jax.random.key(5), words, END_IDS, CFG)
+    decode.sample(model, changed, features + 1, batch.prefix, jax.random.key(5), words, END_IDS, CFG)
     assert timing.compilations() - compiled <= 1  # features + 1 itself
 
 
@@ -145,6 +150,6 @@ def test_rollout_reads_the_features_and_never_runs_the_vision_tower(real, sample
     model, variables, features, batch = real
     blind = {name: value for name, value in variables["params"].items() if name != "visual"}
     rollouts = decode.sample(
-        model, {**variables, "params": blind}, features, batch, jax.random.key(1), words, END_IDS, CFG
+        model, {**variables, "params": blind}, features, batch.prefix, jax.random.key(1), words, END_IDS, CFG
     )
     np.testing.assert_array_equal(rollouts.branches.tokens, sampled.branches.tokens)

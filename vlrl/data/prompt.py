@@ -114,9 +114,8 @@ def video_segments(
 ) -> list[Segment]:
     """A video as the family was trained to read it; `frame_times` writes times also where the family has none."""
     count = slices.grid[0]
-    grouped = np.array_split(
-        np.asarray(times_s), range(-(-len(times_s) // count), len(times_s), -(-len(times_s) // count))
-    )
+    per_slice = -(-len(times_s) // count)
+    grouped = [times_s[k * per_slice : (k + 1) * per_slice] for k in range(count)]
     parts = [slices.part(k, k + 1) for k in range(count)]
     if family == "qwen3_vl":  # transformers processing_qwen3_vl.py: the mean time of a slice, always
         said = [f"<{np.mean(times):.1f} seconds>" for times in grouped]

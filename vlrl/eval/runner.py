@@ -38,10 +38,10 @@ def run(parts: build.Parts, adapter: Any, cfg: Config, key: PRNGKeyArray, stoppe
     )
     for number, (batch, num_real) in enumerate(batches):
         features = vlm.encode_video(parts.policy, parts.base, batch.prefix.vision)
+        prefix, step_key = batch.prefix.without_patches(), jax.random.fold_in(key, number)
         for mode, rollout_cfg in modes(cfg).items():
-            step_key = jax.random.fold_in(key, number)
             rollouts = decode.sample(
-                parts.policy, variables, features, batch, step_key, parts.tokenizer, parts.eos_ids, rollout_cfg
+                parts.policy, variables, features, prefix, step_key, parts.tokenizer, parts.eos_ids, rollout_cfg
             )
             rows[mode] += _rows(parts, batch, rollouts, cfg)[:num_real]
         if stopped():

@@ -13,7 +13,7 @@ from vlrl.config import RolloutConfig
 from vlrl.models import vlm
 from vlrl.models.attention import KeyValue
 from vlrl.rollout import sampling
-from vlrl.types import Array, Batch, Branches, PrefixInput, Rollouts, Variables
+from vlrl.types import Array, Branches, PrefixInput, Rollouts, Variables
 
 
 @flax.struct.dataclass
@@ -33,7 +33,7 @@ def sample(
     policy: vlm.Vlm,
     variables: Variables,
     features: Float[Array, "P M E"],
-    batch: Batch,
+    prefix: PrefixInput,
     key: PRNGKeyArray,
     tokenizer: Any,
     eos_ids: tuple[int, ...],
@@ -41,7 +41,7 @@ def sample(
 ) -> Rollouts:
     """G completions of every prompt, with text. Completions end on any of `eos_ids`, which they include."""
     suppressed = sampling.suppressed_tokens(policy.cfg, len(tokenizer))
-    branches, logp, finished = sample_tokens(policy, variables, features, batch.prefix, suppressed, key, eos_ids, cfg)
+    branches, logp, finished = sample_tokens(policy, variables, features, prefix, suppressed, key, eos_ids, cfg)
     return Rollouts(branches, logp, finished, texts(tokenizer, branches, finished))
 
 
