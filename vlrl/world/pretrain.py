@@ -45,8 +45,8 @@ class Stage:
 
 STAGES = {
     "tower": Stage(steps=1600, lr=1.5e-3, batch=16),
-    "drill": Stage(steps=1200, lr=2e-3, batch=4),
-    "skill": Stage(steps=950, lr=1.2e-3, batch=6),
+    "drill": Stage(steps=2400, lr=2e-3, batch=4),
+    "skill": Stage(steps=3000, lr=1.2e-3, batch=6),
     "policy": Stage(steps=100, lr=1e-3, batch=6),
     "referee": Stage(steps=2400, lr=1e-3, batch=16),
 }
@@ -57,7 +57,7 @@ DRILL_LENGTH = 48
 VIDEO_PREFIX_LENGTH = 88
 LOOSE_SHARE = 0.75
 LETTER_STEPS, ONE_OBJECT_STEPS = 220, 100
-DRILLS = {"pointing": 0.5, "naming": 0.35, "choosing": 0.15}
+DRILLS = {"pointing": 0.4, "naming": 0.45, "choosing": 0.15}
 DEVICES = 2
 """Half a batch on each core: faster than both cores on each small product."""
 FEATURE_RMS = 0.3
