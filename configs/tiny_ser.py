@@ -11,7 +11,7 @@ from vlrl import config
 
 def get_config() -> ml_collections.ConfigDict:
     c = config.defaults()
-    c.steps = 100
+    c.steps = 110
     c.data.train = "data/tiny_world/train.jsonl"
     c.data.eval = "data/tiny_world/eval.jsonl"
     c.data.num_frames = 8
