@@ -24,7 +24,15 @@ METRICS = (
     *("reward", "reward_std", "frac_reward_zero_std", "rewards/answer/mean", "rewards/format/mean"),
     *("rewards/evidence/mean", "completions/mean_length", "completions/clipped_ratio", "kl", "entropy"),
     *("clip_ratio/low_mean", "clip_ratio/high_mean", "num_tokens", "step_time", "time/data", "time/rollout"),
-    *("time/referee", "time/update", "tokens_per_s/rollout", "tokens_per_s/update", "referee/relevance"),
+    *(
+        "time/referee",
+        "time/update",
+        "tokens_per_s/rollout",
+        "tokens_per_s/update",
+        "tflops_per_s",
+        "mfu",
+        "referee/relevance",
+    ),
     *("referee/localization", "claims/per_rollout", "claims/box_area", "invalid/total", "sampling/logp_difference"),
     *("compile/count", "learning_rate", "grad_norm", "loss"),
 )

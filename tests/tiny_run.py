@@ -187,7 +187,7 @@ def state_of(workdir):
 
 def lasting(workdir):
     """Metrics by step without those of the clock and the compiler."""
-    passing = ("time/", "tokens_per_s/", "step_time", "compile/", "mfu")
+    passing = ("time/", "tokens_per_s/", "step_time", "compile/", "tflops_per_s", "mfu")
     return [
         {name: value for name, value in line.items() if not name.startswith(passing)}
         for line in metric_log.read(workdir)
