@@ -21,7 +21,7 @@ DENSE_FIELDS = (2, len(scenes.COLOURS), len(scenes.SHAPES), 2, 2, 51, 51, 51, 51
 """Classes of the dense head: object here or not, colour, shape, in the first frame, in the second, x1, y1, x2, y2."""
 MIN_OVERLAP = 0.15
 """A merged unit holds the object that covers at least this share of it."""
-LOOSE, TIGHT = 1.55, 1.0
+LOOSE, TIGHT = 1.75, 1.0
 
 
 @dataclasses.dataclass(frozen=True)

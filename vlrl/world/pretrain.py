@@ -47,7 +47,7 @@ STAGES = {
     "tower": Stage(steps=1600, lr=1.5e-3, batch=16),
     "drill": Stage(steps=2400, lr=2e-3, batch=4),
     "skill": Stage(steps=3000, lr=1.2e-3, batch=6),
-    "policy": Stage(steps=100, lr=1e-3, batch=6),
+    "policy": Stage(steps=150, lr=1e-3, batch=6),
     "referee": Stage(steps=2400, lr=1e-3, batch=16),
 }
 SHIPPED = ("policy", "referee")
