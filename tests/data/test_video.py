@@ -107,6 +107,12 @@ def test_known_containers_decode(make_clip, data_cfg, name, codec):
     assert _levels(clip) == [0, 2, 5, 7]
 
 
+def test_title_that_is_no_utf8_costs_nothing(make_clip, data_cfg):
+    path = pathlib.Path(make_clip("old.mkv", np.arange(8) / 10))
+    path.write_bytes(path.read_bytes().replace(b"Lavf", b"\xe9\xff\xfe\xe9"))  # the muxer's name, in two tags
+    assert len(decode.decode(str(path), 4, data_cfg).frames) == 4
+
+
 def test_stream_copied_cut_shows_what_players_show(make_clip, tmp_path, data_cfg):
     path, cut = make_clip("whole.mp4", [k / 30 for k in range(36)]), str(tmp_path / "cut.mp4")
     # Starts at frame 12: earlier frames stay in the file, hidden by an edit list, as after `ffmpeg -ss .4 -c copy`.

@@ -16,6 +16,8 @@ from jaxtyping import Float, Int, UInt8
 from vlrl.config import DataConfig
 
 MAX_ASPECT = 200  # what vision.smart_resize accepts
+# A title that is no UTF-8 must not cost the video: PyAV 19 keeps its bytes, before it has to be told.
+BAD_METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 
 
 class Clip(NamedTuple):
@@ -124,7 +126,7 @@ def _check_boxes(path: str, size: int) -> None:
 
 
 def _open(path: str, demuxer: str) -> Any:
-    container = av.open(path, format=demuxer, options={"protocol_whitelist": "file"}, metadata_errors="replace")
+    container = av.open(path, format=demuxer, options={"protocol_whitelist": "file"}, **BAD_METADATA)
     if not container.streams.video:
         container.close()
         raise RefusedError("unreadable", f"{path}: no video stream")
