@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from vlrl.io import hf_keys
+from vlrl.io import hf_entry, hf_keys
 from vlrl.models import config as model_config
 
 
-def entry(raw: dict, *path: str) -> hf_keys.Entry:
+def entry(raw: dict, *path: str) -> hf_entry.Entry:
     return next(e for e in hf_keys.table(model_config.from_hf(raw)) if e.path == path)
 
 
@@ -28,11 +28,11 @@ def test_stacked_kernel_is_the_transpose_of_every_layer(raw):
 def test_patch_kernel_has_one_row_per_number_of_a_patch(raw):
     e = entry(raw, "visual", "patch_embed", "kernel")
     conv = np.arange(6 * 3 * 2 * 14 * 14).reshape(6, 3, 2, 14, 14)
-    kernel = hf_keys.to_ours(e, conv)
+    kernel = hf_entry.to_ours(e, conv)
     patch = np.random.default_rng(0).integers(0, 9, size=(3, 2, 14, 14))
     by_hand = [(conv[out] * patch).sum() for out in range(6)]
     assert (patch.reshape(-1) @ kernel).tolist() == by_hand
-    assert np.array_equal(hf_keys.to_hf(e, kernel), conv)
+    assert np.array_equal(hf_entry.to_hf(e, kernel), conv)
 
 
 def test_head_is_in_the_table_only_when_untied(raw):
@@ -51,7 +51,7 @@ def test_head_is_in_the_table_only_when_untied(raw):
     ],
 )
 def test_names_of_the_module_tree_become_names_of_the_hub(theirs, ours):
-    assert hf_keys.canonical(theirs) == ours
+    assert hf_keys.canonical("qwen2_5_vl", theirs) == ours
 
 
 def test_unknown_adapter_target_is_refused(raw):

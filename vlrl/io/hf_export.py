@@ -18,8 +18,10 @@ import safetensors.numpy
 from jaxtyping import Float, Shaped
 
 from vlrl.config import LoraConfig
-from vlrl.io import hf_import, hf_keys, tensor_files
+from vlrl.io import hf_entry, hf_import, hf_keys, tensor_files
+from vlrl.io.hf_entry import Entry
 from vlrl.models import config as model_config
+from vlrl.models.config import Family
 
 CARRIED = (
     "generation_config.json",
@@ -77,11 +79,11 @@ def export_merged(
         stored = {
             tensor.name: tensor
             for tensor in tensor_files.open_all(base_dir, stack)
-            if hf_keys.canonical(tensor.name) in entries  # a tied head is a copy of the embedding: left out
+            if hf_keys.canonical(cfg.family, tensor.name) in entries  # a tied head is a copy of the embedding: left out
         }
 
         def merged(name: str) -> Shaped[np.ndarray, "..."]:
-            entry, i = entries[hf_keys.canonical(name)]
+            entry, i = entries[hf_keys.canonical(cfg.family, name)]
             tensor = stored[name].read() if params is None else _tensor(params, entry, i)
             delta = _delta(adapter, entry, i, lora_cfg)
             if delta is not None:
@@ -149,15 +151,15 @@ def export_peft(
         leaves = adapter["decoder"]["layers"][target]
         for i in range(cfg.num_layers):
             a, b = (np.asarray(leaves[half][i], np.float32) for half in ("a", "b"))
-            tensors[hf_keys.lora_name(i, target, "A")] = np.ascontiguousarray(a.T)
-            tensors[hf_keys.lora_name(i, target, "B")] = np.ascontiguousarray(b.T)
+            tensors[hf_keys.lora_name(cfg.family, i, target, "A")] = np.ascontiguousarray(a.T)
+            tensors[hf_keys.lora_name(cfg.family, i, target, "B")] = np.ascontiguousarray(b.T)
     _check_finite(tensors)
     with _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
         safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        _write_json(folder / "adapter_config.json", _peft_config(lora_cfg, base_name or str(base_dir)))
+        _write_json(folder / "adapter_config.json", _peft_config(cfg.family, lora_cfg, base_name or str(base_dir)))
 
 
-def _peft_config(lora_cfg: LoraConfig, base_name: str) -> dict[str, Any]:
+def _peft_config(family: Family, lora_cfg: LoraConfig, base_name: str) -> dict[str, Any]:
     modules = "|".join(re.escape(hf_keys.LORA_MODULES[target]) for target in lora_cfg.targets)
     return {
         "peft_type": "LORA",
@@ -172,20 +174,20 @@ def _peft_config(lora_cfg: LoraConfig, base_name: str) -> dict[str, Any]:
         "use_rslora": False,
         "use_dora": False,
         # Short names would also match the vision tower, whose blocks have gate_proj, up_proj and down_proj too.
-        "target_modules": rf"{re.escape(hf_keys.LORA_PARENT)}\.\d+\.({modules})",
+        "target_modules": rf"{re.escape(hf_keys.lora_parent(family))}\.\d+\.({modules})",
     }
 
 
-def _tensor(params: Mapping[str, Any], entry: hf_keys.Entry, layer: int) -> Float[np.ndarray, "..."]:
+def _tensor(params: Mapping[str, Any], entry: Entry, layer: int) -> Float[np.ndarray, "..."]:
     """The Hugging Face tensor that our tree holds for one layer of an entry."""
     leaf: Any = params
     for key in entry.path:
         leaf = leaf[key]
-    return hf_keys.to_hf(entry, np.asarray(leaf[layer] if entry.layers else leaf))
+    return hf_entry.to_hf(entry, np.asarray(leaf[layer] if entry.layers else leaf))
 
 
 def _delta(
-    adapter: Mapping[str, Any], entry: hf_keys.Entry, layer: int, lora_cfg: LoraConfig
+    adapter: Mapping[str, Any], entry: Entry, layer: int, lora_cfg: LoraConfig
 ) -> Float[np.ndarray, "out in"] | None:
     """What the adapter adds to a weight, as float32; None for weights it does not touch."""
     if entry.path[:2] != ("decoder", "layers") or entry.path[-1] != "kernel" or entry.path[2] not in lora_cfg.targets:

@@ -1,4 +1,4 @@
-"""A Hugging Face Qwen2.5-VL directory -> our configuration and parameter tree. Nothing of it is ever executed."""
+"""A Hugging Face directory -> our configuration and parameter tree. Nothing of it is ever executed."""
 
 import contextlib
 import pathlib
@@ -7,9 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from vlrl.io import hf_keys, tensor_files
+from vlrl.io import hf_entry, hf_keys, tensor_files
+from vlrl.io.hf_entry import Entry
 from vlrl.models import config as model_config
-from vlrl.models.config import VlmConfig
+from vlrl.models.config import Family, VlmConfig
 
 
 @runtime_checkable
@@ -41,22 +42,24 @@ def load_params(directory: str | pathlib.Path, cfg: VlmConfig, dtype: str) -> di
     directory = pathlib.Path(directory)
     table = hf_keys.table(cfg)
     with contextlib.ExitStack() as stack:
-        stored, problems = _by_canonical_name(tensor_files.open_all(directory, stack))
-        head = stored.pop(hf_keys.TIED_HEAD, None) if cfg.tie_word_embeddings else None
+        stored, problems = _by_canonical_name(cfg.family, tensor_files.open_all(directory, stack))
+        head = stored.pop(hf_keys.HEAD, None) if cfg.tie_word_embeddings else None
         problems += _differences(stored, table)
         if not problems and head is not None:
-            problems += _tied_head_problems(head, stored[hf_keys.EMBEDDING])
+            problems += _tied_head_problems(head, stored[hf_keys.embedding_name(cfg)])
         if problems:
             raise ValueError(f"{directory}: the weights do not fit config.json; download the directory again:\n  "
                              + "\n  ".join(problems))  # fmt: skip
         return hf_keys.unflatten({entry.path: _leaf(entry, stored, np.dtype(dtype)) for entry in table})
 
 
-def _by_canonical_name(tensors: list[tensor_files.Stored]) -> tuple[dict[str, tensor_files.Stored], list[str]]:
+def _by_canonical_name(
+    family: Family, tensors: list[tensor_files.Stored]
+) -> tuple[dict[str, tensor_files.Stored], list[str]]:
     named: dict[str, tensor_files.Stored] = {}
     problems = []
     for tensor in tensors:
-        name = hf_keys.canonical(tensor.name)
+        name = hf_keys.canonical(family, tensor.name)
         if name in named:
             problems.append(f"twice {name}: as {named[name].name} in {named[name].file.name} and as {tensor.name} in "
                             f"{tensor.file.name}")  # fmt: skip
@@ -64,7 +67,7 @@ def _by_canonical_name(tensors: list[tensor_files.Stored]) -> tuple[dict[str, te
     return named, problems
 
 
-def _differences(stored: dict[str, tensor_files.Stored], table: tuple[hf_keys.Entry, ...]) -> list[str]:
+def _differences(stored: dict[str, tensor_files.Stored], table: tuple[Entry, ...]) -> list[str]:
     expected = {name: entry.shape for entry in table for name in entry.names}
     lines = [f"missing {name} {list(shape)}" for name, shape in expected.items() if name not in stored]
     lines += [f"unexpected {tensor.name} in {tensor.file.name}" for n, tensor in stored.items() if n not in expected]
@@ -84,12 +87,12 @@ def _tied_head_problems(head: tensor_files.Stored, embedding: tensor_files.Store
             f"{embedding.name} in {embedding.file.name}; set the flag to false or remove the head"]  # fmt: skip
 
 
-def _leaf(entry: hf_keys.Entry, stored: dict[str, tensor_files.Stored], dtype: np.dtype) -> Float[np.ndarray, "..."]:
+def _leaf(entry: Entry, stored: dict[str, tensor_files.Stored], dtype: np.dtype) -> Float[np.ndarray, "..."]:
     if not entry.layers:
-        return np.ascontiguousarray(hf_keys.to_ours(entry, stored[entry.name].read()).astype(dtype))
+        return np.ascontiguousarray(hf_entry.to_ours(entry, stored[entry.name].read()).astype(dtype))
     leaf = np.empty(entry.leaf_shape, dtype)
     for i, name in enumerate(entry.names):
-        leaf[i] = hf_keys.to_ours(entry, stored[name].read())
+        leaf[i] = hf_entry.to_ours(entry, stored[name].read())
     return leaf
 
 

@@ -1,20 +1,15 @@
-"""One table between our parameter tree and the tensor names of a Hugging Face Qwen2.5-VL checkpoint, read both ways.
+"""One table between our parameter tree and the tensor names of a Hugging Face checkpoint, read both ways.
 
-Published checkpoints say `model.layers.*`, `visual.*`, `lm_head.weight`, and transformers keeps these names when it
-saves; its module tree (which adapters follow) says `model.language_model.*`, `model.visual.*`. The first is the table's
-spelling, the second is accepted on import.
+Families, and versions of one family, say the same tensor in several ways (`SPELLINGS`). The table speaks one of them;
+import takes all, a merged export keeps those of its base, and adapters follow the module tree of transformers.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-import numpy as np
-from jaxtyping import Shaped
-
-from vlrl.models.config import VlmConfig
-
-Layout = Literal["same", "transpose", "conv3d"]
+from vlrl.io import hf_vision_keys
+from vlrl.io.hf_entry import Entry
+from vlrl.models.config import TEXT_ONLY, Family, VlmConfig
 
 LORA_MODULES = {
     "q_proj": "self_attn.q_proj",
@@ -27,54 +22,57 @@ LORA_MODULES = {
 }
 """Adapter target -> module inside a language layer."""
 
-LORA_PARENT = "model.language_model.layers"
-"""Where transformers >= 4.52 keeps the language layers in its module tree; adapters follow it, checkpoints do not."""
+HEAD = "lm_head.weight"
 
-TIED_HEAD = "lm_head.weight"
-EMBEDDING = "model.embed_tokens.weight"
+SPELLINGS: dict[Family, tuple[tuple[str, str], ...]] = {
+    # Published checkpoints of Qwen2.5-VL, which transformers keeps when it saves; its module tree has the other.
+    "qwen2_5_vl": (("model.language_model.", "model."), ("model.visual.", "visual.")),
+    "qwen3_vl": (),
+    # Saved by transformers before 4.52, then its module tree.
+    "internvl": (
+        ("language_model.lm_head.", "lm_head."),
+        ("language_model.model.", "model.language_model."),
+        ("language_model.", "model.language_model."),
+        ("vision_tower.", "model.vision_tower."),
+        ("multi_modal_projector.", "model.multi_modal_projector."),
+    ),
+    "qwen2": (),
+    "qwen3": (),
+}
+"""Beginning of a name as some checkpoints have it -> as the table has it."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One leaf of our tree and the tensor, or one tensor per layer, that fills it."""
-
-    path: tuple[str, ...]
-    name: str
-    """Hugging Face name; `{i}` stands for the layer."""
-    shape: tuple[int, ...]
-    """Of one Hugging Face tensor."""
-    layers: int = 0
-    """Tensors stacked on axis 0 of the leaf; 0: the leaf is one tensor, not stacked."""
-    layout: Layout = "same"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Hugging Face names in the order of axis 0."""
-        return tuple(self.name.format(i=i) for i in range(self.layers)) if self.layers else (self.name,)
-
-    @property
-    def leaf_shape(self) -> tuple[int, ...]:
-        """Shape of our leaf."""
-        one = self.shape if self.layout == "same" else (int(np.prod(self.shape[1:])), self.shape[0])
-        return (self.layers, *one) if self.layers else one
+TEXT_ROOT: dict[Family, str] = {
+    "qwen2_5_vl": "model",
+    "qwen3_vl": "model.language_model",
+    "internvl": "model.language_model",
+    "qwen2": "model",
+    "qwen3": "model",
+}
+"""Where the table has the language layers."""
 
 
 def table(cfg: VlmConfig) -> tuple[Entry, ...]:
     """Every leaf of the tree of `cfg`; `lm_head` only when the head is untied."""
     vocab, width = cfg.vocab_size, cfg.hidden_size
     ends = [
-        Entry(("embed", "embedding"), EMBEDDING, (vocab, width)),
-        Entry(("decoder", "norm", "scale"), "model.norm.weight", (width,)),
+        Entry(("embed", "embedding"), embedding_name(cfg), (vocab, width)),
+        Entry(("decoder", "norm", "scale"), f"{TEXT_ROOT[cfg.family]}.norm.weight", (width,)),
     ]
     if not cfg.tie_word_embeddings:
-        ends.append(Entry(("lm_head", "kernel"), TIED_HEAD, (vocab, width), layout="transpose"))
-    return (*ends, *_decoder(cfg), *_vision(cfg))
+        ends.append(Entry(("lm_head", "kernel"), HEAD, (vocab, width), layout="transpose"))
+    vision = hf_vision_keys.TOWERS[type(cfg.vision)](cfg.vision) if cfg.vision.depth else ()
+    return (*ends, *_decoder(cfg), *vision)
+
+
+def embedding_name(cfg: VlmConfig) -> str:
+    """The tensor that a tied head repeats."""
+    return f"{TEXT_ROOT[cfg.family]}.embed_tokens.weight"
 
 
 def _decoder(cfg: VlmConfig) -> Iterator[Entry]:
     width, inner = cfg.hidden_size, cfg.intermediate_size
     query, kv = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
-    root, layer, count = ("decoder", "layers"), "model.layers.{i}", cfg.num_layers
+    root, layer, count = ("decoder", "layers"), TEXT_ROOT[cfg.family] + ".layers.{i}", cfg.num_layers
     for ours, theirs in (("input_norm", "input_layernorm"), ("post_norm", "post_attention_layernorm")):
         yield Entry((*root, ours, "scale"), f"{layer}.{theirs}.weight", (width,), count)
     shapes = {
@@ -89,59 +87,28 @@ def _decoder(cfg: VlmConfig) -> Iterator[Entry]:
     for target, shape in shapes.items():
         module = f"{layer}.{LORA_MODULES[target]}"
         yield Entry((*root, target, "kernel"), f"{module}.weight", shape, count, "transpose")
-        if target in ("q_proj", "k_proj", "v_proj"):
+        if cfg.qkv_bias and target in ("q_proj", "k_proj", "v_proj"):
             yield Entry((*root, target, "bias"), f"{module}.bias", shape[:1], count)
+    for norm in ("q_norm", "k_norm") if cfg.qk_norm else ():
+        yield Entry((*root, norm, "scale"), f"{layer}.self_attn.{norm}.weight", (cfg.head_dim,), count)
 
 
-def _vision(cfg: VlmConfig) -> Iterator[Entry]:
-    vision = cfg.vision
-    width, inner, count = vision.hidden_size, vision.intermediate_size, vision.depth
-    patch = (vision.in_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
-    yield Entry(("visual", "patch_embed", "kernel"), "visual.patch_embed.proj.weight", (width, *patch), layout="conv3d")
-    root, block = ("visual", "blocks"), "visual.blocks.{i}"
-    for norm in ("norm1", "norm2"):
-        yield Entry((*root, norm, "scale"), f"{block}.{norm}.weight", (width,), count)
-    shapes = {
-        "qkv": ("attn", (3 * width, width)),
-        "proj": ("attn", (width, width)),
-        "gate_proj": ("mlp", (inner, width)),
-        "up_proj": ("mlp", (inner, width)),
-        "down_proj": ("mlp", (width, inner)),
-    }
-    for name, (parent, shape) in shapes.items():
-        module = f"{block}.{parent}.{name}"
-        yield Entry((*root, name, "kernel"), f"{module}.weight", shape, count, "transpose")
-        yield Entry((*root, name, "bias"), f"{module}.bias", shape[:1], count)
-    merged = width * vision.spatial_merge_size**2
-    root = ("visual", "merger")
-    yield Entry((*root, "norm", "scale"), "visual.merger.ln_q.weight", (width,))
-    for ours, theirs, rows in (("fc1", "mlp.0", merged), ("fc2", "mlp.2", vision.out_hidden_size)):
-        module = f"visual.merger.{theirs}"
-        yield Entry((*root, ours, "kernel"), f"{module}.weight", (rows, merged), layout="transpose")
-        yield Entry((*root, ours, "bias"), f"{module}.bias", (rows,))
-
-
-def canonical(name: str) -> str:
-    """The table's spelling of a tensor name that may follow the module tree of transformers >= 4.52."""
-    for theirs, ours in (("model.language_model.", "model."), ("model.visual.", "visual.")):
+def canonical(family: Family, name: str) -> str:
+    """The table's spelling of a tensor name."""
+    for theirs, ours in SPELLINGS[family]:
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
     return name
 
 
-def to_ours(entry: Entry, tensor: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-    """One Hugging Face tensor in our layout: kernels are [in, out]; a view where possible."""
-    return tensor if entry.layout == "same" else tensor.reshape(tensor.shape[0], -1).T
+def lora_parent(family: Family) -> str:
+    """The language layers in the module tree of transformers >= 4.52: adapters follow it, some checkpoints do not."""
+    return "model.layers" if family in TEXT_ONLY else "model.language_model.layers"
 
 
-def to_hf(entry: Entry, leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-    """One layer of our leaf as the Hugging Face tensor: the inverse of `to_ours`."""
-    return leaf if entry.layout == "same" else leaf.T.reshape(entry.shape)
-
-
-def lora_name(layer: int, target: str, half: Literal["A", "B"]) -> str:
+def lora_name(family: Family, layer: int, target: str, half: Literal["A", "B"]) -> str:
     """Name of an adapter tensor as peft saves it from transformers >= 4.52 (4.57 and 5.x are the same)."""
-    return f"base_model.model.{LORA_PARENT}.{layer}.{LORA_MODULES[target]}.lora_{half}.weight"
+    return f"base_model.model.{lora_parent(family)}.{layer}.{LORA_MODULES[target]}.lora_{half}.weight"
 
 
 def lora_shapes(cfg: VlmConfig, rank: int, targets: tuple[str, ...]) -> dict[tuple[str, ...], tuple[int, ...]]:
