@@ -11,7 +11,7 @@ from vlrl import config
 
 def get_config() -> ml_collections.ConfigDict:
     c = config.defaults()
-    c.steps = 110
+    c.steps = 150
     c.data.train = "data/tiny_world/train.jsonl"
     c.data.eval = "data/tiny_world/eval.jsonl"
     c.data.num_frames = 8
@@ -42,9 +42,9 @@ def get_config() -> ml_collections.ConfigDict:
     c.referee.max_pixels = 16 * 28 * 28
     c.referee.crop_min_pixels = 8 * 28 * 28
     c.referee.max_response_tokens = 56
-    c.eval.num_examples = 300
+    c.eval.num_examples = 600
     c.eval.prompts_per_batch = 24
-    c.opt.lr = 7e-4  # 0.1 M adapter parameters: hundreds of times the rate of a 7B model (measured, docs/tiny_world.md)
+    c.opt.lr = 5e-4  # 0.1 M adapter parameters: hundreds of times the rate of a 7B model (measured, docs/tiny_world.md)
     c.opt.warmup_steps = 5
     c.checkpoint.every = 25
     return c

@@ -26,7 +26,7 @@ def refused(*arguments):
 def test_flags_have_their_defaults_and_the_config_is_frozen():
     found = parsed()
     assert (found.workdir, found.resume) == ("", False)
-    assert found.config.steps == 110
+    assert found.config.steps == 150
     with pytest.raises(AttributeError):
         found.config.steps = 3
 
@@ -114,10 +114,10 @@ def test_typo_in_a_flag_is_answered_with_the_nearest_names(argument, near):
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [
-        ("--config.steps=many", "--config.steps=many: expected int like 110"),
-        ("--config.steps=1.5", "expected int like 110"),
-        ("--config.opt.lr=fast", "expected float like 0.001"),
-        ("--config.opt.lr", "expected float like 0.001"),
+        ("--config.steps=many", "--config.steps=many: expected int like 150"),
+        ("--config.steps=1.5", "expected int like 150"),
+        ("--config.opt.lr=fast", "expected float like 0.0005"),
+        ("--config.opt.lr", "expected float like 0.0005"),
         ("--config.policy.remat=yes", "expected bool like False"),
         ("--config.data.prompt_buckets=a,b", "expected tuple like (128,)"),
         ("--config.prompt.hints=a", "set this field in the config file"),

@@ -360,11 +360,12 @@ def test_log_probability_t_scores_token_t_given_the_ones_before(scene):
 # Adapter.
 
 
-def test_fresh_adapter_equals_the_reference_bit_for_bit(scene, four):
+def test_fresh_adapter_equals_the_reference_to_the_last_bits(scene, four):
     fresh = tiny_vlm.random_adapter(CFG, fresh=True)
     policy = scores(scene, {"params": scene.params, "lora": fresh}, four)
     reference = scores(scene, {"params": scene.params}, four)
-    np.testing.assert_array_equal(policy, reference)
+    # Two programs: the compiler may fuse, and so round, them differently (jax 0.12 does).
+    np.testing.assert_allclose(policy, reference, rtol=2e-6)
 
 
 def test_adapter_of_rank_0_is_the_reference(scene):

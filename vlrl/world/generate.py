@@ -1,4 +1,4 @@
-"""Writes a data set of the tiny world: `python -m vlrl.world.generate --out DIR --train 512 --eval 320 --seed 0`.
+"""Writes a data set of the tiny world: `python -m vlrl.world.generate --out DIR --train 512 --eval 640 --seed 0`.
 
 DIR/train.jsonl and DIR/eval.jsonl hold one Example a line, DIR/train/ and DIR/eval/ the videos. The four tasks take
 turns, so each has a quarter of the rows. Equal arguments give equal rows, and the splits share no scene.
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write videos of the tiny world and questions about them.")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--train", type=int, default=512, help="videos of the training split")
-    parser.add_argument("--eval", type=int, default=320, help="videos of the evaluation split")
+    parser.add_argument("--eval", type=int, default=640, help="videos of the evaluation split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--questions-per-video", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
