@@ -52,7 +52,8 @@ class IdTokenizer:
     unk_token_id = None
     added_tokens_decoder: dict = {}  # noqa: RUF012
 
-    def __init__(self, cfg):
+    def __init__(self, cfg, num_tokens=None):
+        self.num_tokens = num_tokens or cfg.vocab_size
         self.special = {
             "<|image_pad|>": cfg.image_token_id,
             "<|video_pad|>": cfg.video_token_id,
@@ -62,6 +63,9 @@ class IdTokenizer:
 
     def __call__(self, text, **_):
         return {"input_ids": [int(word) for word in text.split()]}
+
+    def __len__(self):
+        return self.num_tokens
 
     def convert_tokens_to_ids(self, name):
         return self.special[name]

@@ -44,7 +44,7 @@ def parts(cfg: Config) -> Parts:
         base=base,
         tokenizer=tokenizer,
         eos_ids=hf_import.eos_token_ids(cfg.policy.path, tokenizer.backend_tokenizer),
-        suppressed=sampling.suppressed_tokens(policy.cfg, len(tokenizer)),
+        suppressed=sampling.suppressed_tokens(policy.cfg, tokenizer),
         referee=ser_referee.make(judge, judge_base, judge_tokenizer, cfg.referee),
         train=tuple(examples.read(cfg.data.train)),
         eval=tuple(examples.read(cfg.data.eval))[: cfg.eval.num_examples],

@@ -20,7 +20,7 @@ class DataConfig:
     eval: str = ""
     num_frames: int = 16
     min_pixels: int = 4 * 28 * 28
-    """Per frame; frames are resized to between min and max pixels, keeping the aspect ratio."""
+    """Per frame; frames are resized to between min and max pixels, keeping the aspect ratio (InternVL: one tile)."""
     max_pixels: int = 128 * 28 * 28
     backend: str = "auto"
     """auto | decord | pyav."""
@@ -122,6 +122,9 @@ class RefereeConfig:
     max_pixels: int = 256 * 28 * 28
     crop_min_pixels: int = 4 * 28 * 28
     """Small crops are enlarged to at least this."""
+    max_tiles: int = 1
+    """InternVL has tiles of one size in place of these bounds, of 256 tokens each; above 1, an image is cut into up to
+    this many (the checkpoints were trained with up to 12) and a thumbnail. Raise prompt_buckets with it."""
     max_response_tokens: int = 512
     """The quoted response is cut to its first tokens."""
 

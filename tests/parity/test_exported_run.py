@@ -53,7 +53,7 @@ def batch(parts, video, cfg):
 @pytest.fixture(scope="module")
 def forbidden(parts):
     """What our sampler never takes, and every end of a completion: 32 tokens are compared whatever the model likes."""
-    mask = np.asarray(sampling.suppressed_tokens(parts.policy.cfg, len(parts.tokenizer))).copy()
+    mask = np.asarray(sampling.suppressed_tokens(parts.policy.cfg, parts.tokenizer)).copy()
     mask[list(parts.eos_ids)] = True
     return mask
 
@@ -179,7 +179,7 @@ def test_export_of_the_shipped_policy_generates_the_same_varied_tokens(batch, vi
     model = vlm.Vlm(architecture, unroll=True)
     features = vlm.encode_video(model, base, made.prefix.vision)
     greedy = dataclasses.replace(shipped.rollout, group_size=1, temperature=0.0, max_new_tokens=NEW_TOKENS)
-    forbidden = np.asarray(sampling.suppressed_tokens(architecture, len(tokenizer))).copy()
+    forbidden = np.asarray(sampling.suppressed_tokens(architecture, tokenizer)).copy()
     forbidden[list(hf_import.eos_token_ids(shipped.policy.path, tokenizer.backend_tokenizer))] = True
     branches, _, _ = decode.sample_tokens(
         model, {"params": base}, features, made.prefix, jnp.asarray(forbidden), jax.random.key(0), (), greedy

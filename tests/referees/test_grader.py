@@ -42,7 +42,7 @@ def test_letters_after_one_prefill_equal_a_full_forward_of_prefix_and_question(
         encoding.encode(
             tokenizer,
             referee_prompt.prefix_segments(
-                example, video.frames[k], (0.1, 0.2, 0.9, 0.8), phrase, "seen", vlm_cfg.vision, cfg, tokenizer
+                example, video.frames[k], (0.1, 0.2, 0.9, 0.8), phrase, "seen", vlm_cfg, cfg, tokenizer
             ),
             vlm_cfg,
             "row",

@@ -22,7 +22,7 @@ def segments(example, video, vlm_cfg, cfg, tokenizer):
             BOX,
             phrase,
             response,
-            vlm_cfg.vision,
+            vlm_cfg,
             dataclasses.replace(cfg, **changes),
             tokenizer,
         )
@@ -77,9 +77,7 @@ def test_untrusted_text_yields_no_special_tokens(segments, tokenizer, hostile):
 def test_untrusted_question_and_reference_yield_no_special_tokens(example, video, vlm_cfg, cfg, tokenizer):
     hostile = dataclasses.replace(example, question="<|im_end|>", reference="<|im_start|>", options=("<|vision_pad|>",))
     rows = [
-        ids_of(
-            referee_prompt.prefix_segments(e, video.frames[0], BOX, "x", "y", vlm_cfg.vision, cfg, tokenizer), tokenizer
-        )
+        ids_of(referee_prompt.prefix_segments(e, video.frames[0], BOX, "x", "y", vlm_cfg, cfg, tokenizer), tokenizer)
         for e in (example, hostile)
     ]
     special = special_ids(tokenizer)

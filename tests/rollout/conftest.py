@@ -18,9 +18,6 @@ MARKOV = dataclasses.replace(
 
 
 class Words(tiny_vlm.IdTokenizer):
-    def __len__(self):
-        return NUM_TEXT_TOKENS
-
     def decode(self, ids):
         return " ".join(str(int(i)) for i in ids)
 
@@ -48,7 +45,7 @@ def batch_of(cfg, rows):
 
 @pytest.fixture(scope="session")
 def words():
-    return Words(tiny_vlm.CFG)
+    return Words(tiny_vlm.CFG, NUM_TEXT_TOKENS)
 
 
 @pytest.fixture(scope="session")

@@ -112,9 +112,9 @@ def test_recorded_log_probabilities_are_those_of_an_independent_decoder(real, sa
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2])
-def test_scoring_the_sampled_tokens_gives_an_on_policy_ratio_of_one(real, sampled, micro_batch):
+def test_scoring_the_sampled_tokens_gives_an_on_policy_ratio_of_one(real, sampled, words, micro_batch):
     model, variables, features, batch = real
-    suppressed = sampling.suppressed_tokens(model.cfg, 50)
+    suppressed = sampling.suppressed_tokens(model.cfg, words)
     scored = []
     for start in range(0, 2, micro_batch):
         prefix, seen, branches = jax.tree.map(

@@ -66,9 +66,9 @@ def test_draws_follow_the_distribution_inside_the_filter():
 
 
 def test_vision_tokens_and_rows_beyond_the_tokenizer_are_suppressed():
-    suppressed = sampling.suppressed_tokens(tiny_vlm.CFG, 50)
+    suppressed = sampling.suppressed_tokens(tiny_vlm.CFG, tiny_vlm.IdTokenizer(tiny_vlm.CFG, 50))
     assert np.flatnonzero(suppressed).tolist() == list(range(50, 61))
-    everything = sampling.suppressed_tokens(tiny_vlm.CFG, 61)
+    everything = sampling.suppressed_tokens(tiny_vlm.CFG, tiny_vlm.IdTokenizer(tiny_vlm.CFG, 61))
     assert np.flatnonzero(everything).tolist() == [56, 57, 58, 59]
 
 

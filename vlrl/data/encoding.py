@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Int
 
 from vlrl import types
-from vlrl.data.prompt import MARKS, Media, Segment, Special, Text
+from vlrl.data.prompt import Media, Segment, Special, Text
 from vlrl.data.vision import SlicePatches
-from vlrl.models.config import VisionConfig, VlmConfig
+from vlrl.models.config import MARKS, VisionConfig, VlmConfig
 
 
 class Span(NamedTuple):

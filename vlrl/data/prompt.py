@@ -11,27 +11,9 @@ from vlrl import types
 from vlrl.config import PromptConfig
 from vlrl.data import boxes
 from vlrl.data.vision import SlicePatches
-from vlrl.models.config import Family
+from vlrl.models.config import MARKS, Family
 
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
-
-
-@dataclasses.dataclass(frozen=True)
-class Marks:
-    """Special tokens around and in the place of a medium."""
-
-    start: str
-    end: str
-    image: str
-    video: str
-
-
-_QWEN = Marks("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
-MARKS: dict[Family, Marks] = {
-    "qwen2_5_vl": _QWEN,
-    "qwen3_vl": _QWEN,
-    "internvl": Marks("<img>", "</img>", "<IMG_CONTEXT>", "<IMG_CONTEXT>"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +91,12 @@ def policy_prompt(
     return chat(cfg.system, user)
 
 
+def image_segments(slices: SlicePatches, family: Family) -> list[Segment]:
+    """An image as the chat template of the family has it."""
+    after = MARKS[family].after_image
+    return [Media("image", slices), *([Text(after, True)] if after else [])]
+
+
 def video_segments(
     slices: SlicePatches, times_s: Float[np.ndarray, " F"], duration_s: float, family: Family, frame_times: bool
 ) -> list[Segment]:
@@ -120,10 +108,10 @@ def video_segments(
     if family == "qwen3_vl":  # transformers processing_qwen3_vl.py: the mean time of a slice, always
         said = [f"<{np.mean(times):.1f} seconds>" for times in grouped]
         return [s for text, part in zip(said, parts, strict=True) for s in (Text(text, True), Media("video", part))]
-    if family == "internvl":  # OpenGVLab/InternVL chat: numbered frames, one tile each
+    if family == "internvl":  # transformers processing_internvl.py: numbered frames, one tile each
         said = [f"Frame{k + 1}" + (f" at {times[0]:.1f}s" if frame_times else "") for k, times in enumerate(grouped)]
         framed = zip(said, parts, strict=True)
-        return [s for t, part in framed for s in (Text(f"{t}: ", True), Media("image", part), Text("\n", True))]
+        return [s for t, part in framed for s in (Text(f"{t}: ", True), *image_segments(part, family))]
     if frame_times:
         said = [f"{times[0]:.1f}s" for times in grouped]
         return [s for text, part in zip(said, parts, strict=True) for s in (Text(text, True), Media("video", part))]

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
-from PIL import Image
 
+from vlrl.data import tiles
 from vlrl.models.config import InternVision, Qwen3Vision, Qwen25Vision, VisionConfig
 
 STATISTICS: dict[type[VisionConfig], tuple[tuple[float, float, float], tuple[float, float, float]]] = {
@@ -25,7 +25,7 @@ MAX_ASPECT = 200
 
 @dataclasses.dataclass(frozen=True)
 class SlicePatches:
-    """Slices of equal size: one image, or the frame pairs of one video."""
+    """Slices of equal size: one image (InternVL: its tiles), or the frame pairs of one video."""
 
     patches: Float[np.ndarray, "I N W"]
     """Merge order: each merge x merge block adjacent, blocks row by row."""
@@ -34,7 +34,7 @@ class SlicePatches:
     grid: tuple[int, int, int]
     """Slices, rows, columns in patches."""
     size_px: tuple[int, int]
-    """Height and width after the resize."""
+    """Height and width after the resize; of an image in tiles, those of all tiles together."""
     merge_size: int
 
     @property
@@ -74,29 +74,24 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
     return rows, columns
 
 
-def resize(frames: UInt8[np.ndarray, "F height width 3"], size_px: tuple[int, int]) -> UInt8[np.ndarray, "F h2 w2 3"]:
-    """Bicubic with antialiasing, rounded to uint8, as the Qwen2-VL image processor does through Pillow."""
-    if frames.shape[1:3] == size_px:
-        return frames
-    height, width = size_px
-    return np.stack([np.asarray(Image.fromarray(f).resize((width, height), Image.Resampling.BICUBIC)) for f in frames])
-
-
 def slices(
-    frames: UInt8[np.ndarray, "F height width 3"], cfg: VisionConfig, min_pixels: int, max_pixels: int
+    frames: UInt8[np.ndarray, "F height width 3"],
+    cfg: VisionConfig,
+    min_pixels: int,
+    max_pixels: int,
+    max_tiles: int = 1,
 ) -> SlicePatches:
     """Slices of a video, or of an image given as one frame; the last frame is repeated to fill the last slice.
 
-    min_pixels and max_pixels bound the area of one frame after the resize.
+    min_pixels and max_pixels bound the area of one frame after the resize. InternVL has tiles of one size instead: one
+    for a frame of a video, up to max_tiles and a thumbnail for an image.
     """
-    factor = cfg.patch_size * cfg.spatial_merge_size
-    height, width = smart_resize(frames.shape[1], frames.shape[2], factor, min_pixels, max_pixels)
-    frames = resize(frames, (height, width))
+    frames, size_px = _fitted(frames, cfg, min_pixels, max_pixels, max_tiles)
     missing = -len(frames) % cfg.temporal_patch_size
     frames = np.concatenate([frames, np.repeat(frames[-1:], missing, axis=0)])
     mean, std = (np.array(values, np.float32) for values in STATISTICS[type(cfg)])
     pixels = (frames.astype(np.float32) / np.float32(255) - mean) / std
-    rows, columns = height // cfg.patch_size, width // cfg.patch_size
+    rows, columns = frames.shape[1] // cfg.patch_size, frames.shape[2] // cfg.patch_size
     count = len(frames) // cfg.temporal_patch_size
     rope, window = _indices(rows, columns, cfg)
     return SlicePatches(
@@ -104,9 +99,22 @@ def slices(
         rope=np.repeat(rope[None], count, axis=0),
         window=np.repeat(window[None], count, axis=0),
         grid=(count, rows, columns),
-        size_px=(height, width),
+        size_px=size_px,
         merge_size=cfg.spatial_merge_size,
     )
+
+
+def _fitted(
+    frames: UInt8[np.ndarray, "F height width 3"], cfg: VisionConfig, min_pixels: int, max_pixels: int, max_tiles: int
+) -> tuple[UInt8[np.ndarray, "F2 h2 w2 3"], tuple[int, int]]:
+    """Frames as the tower takes them, and the size (height, width) to which each was resized before any cut."""
+    if isinstance(cfg, InternVision):
+        rows, columns = tiles.grid(frames.shape[1], frames.shape[2], cfg.image_size, 1, max_tiles)
+        cut = [tiles.cut(frame, cfg.image_size, 1, max_tiles) for frame in frames]
+        return np.concatenate(cut), (rows * cfg.image_size, columns * cfg.image_size)
+    factor = cfg.patch_size * cfg.spatial_merge_size
+    size_px = smart_resize(frames.shape[1], frames.shape[2], factor, min_pixels, max_pixels)
+    return np.stack([tiles.stretch(frame, size_px) for frame in frames]), size_px
 
 
 def _patches(

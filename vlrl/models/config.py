@@ -9,6 +9,26 @@ Family = Literal["qwen2_5_vl", "qwen3_vl", "internvl", "qwen2", "qwen3"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Marks:
+    """Special tokens around and in the place of a medium."""
+
+    start: str
+    end: str
+    image: str
+    video: str
+    after_image: str = ""
+    """What the chat template writes after an image."""
+
+
+_QWEN_MARKS = Marks("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+MARKS: dict[Family, Marks] = {
+    "qwen2_5_vl": _QWEN_MARKS,
+    "qwen3_vl": _QWEN_MARKS,
+    "internvl": Marks("<img>", "</img>", "<IMG_CONTEXT>", "<IMG_CONTEXT>", after_image="\n"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class VisionConfig:
     """What preprocessing and decoder ask of any tower."""
 
@@ -184,15 +204,44 @@ def _qwen3(vision: Mapping[str, Any], _: Mapping[str, Any]) -> Qwen3Vision:
     )
 
 
+_INTERN_TOWER = {
+    "hidden_act": "gelu",
+    "norm_type": "layer_norm",
+    "use_absolute_position_embeddings": True,
+    "use_mask_token": False,
+    "use_mean_pooling": True,
+}
+_INTERN_FEATURES = {
+    "projector_hidden_act": "gelu",
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "default",
+}
+"""Settings of which one value is implemented, that of every released InternVL3."""
+
+
 def _intern(vision: Mapping[str, Any], config: Mapping[str, Any]) -> InternVision:
-    sides = {name: _one_side(vision[name], name) for name in ("image_size", "patch_size")}
+    sides = {
+        name: _one_side(vision.get(name, usual), name) for name, usual in (("image_size", 448), ("patch_size", 14))
+    }
+    for place, fields, where in (("vision_config.", vision, _INTERN_TOWER), ("", config, _INTERN_FEATURES)):
+        for name, only in where.items():
+            if fields.get(name, only) != only:
+                raise ValueError(
+                    f"config.json: {place}{name} {fields[name]!r} is not implemented; use a checkpoint with {only!r}"
+                )
+    merge = 1 / config.get("downsample_ratio", 0.5)
+    if merge != round(merge) or sides["image_size"] % (sides["patch_size"] * round(merge)):
+        raise ValueError(
+            f"config.json: downsample_ratio {config['downsample_ratio']} does not merge whole blocks of the "
+            f"{sides['image_size']}/{sides['patch_size']} patches of a tile's side; use a checkpoint where it does"
+        )
     return InternVision(
         depth=vision["num_hidden_layers"],
         hidden_size=vision["hidden_size"],
         num_heads=vision["num_attention_heads"],
         intermediate_size=vision["intermediate_size"],
         out_hidden_size=config["text_config"]["hidden_size"],
-        spatial_merge_size=round(1 / config.get("downsample_ratio", 0.5)),
+        spatial_merge_size=round(merge),
         in_channels=vision.get("num_channels", 3),
         layer_norm_eps=vision.get("layer_norm_eps", 1e-6),
         qkv_bias=vision.get("attention_bias", False),

@@ -1,4 +1,4 @@
-"""Layers shared by towers and decoder: linear maps with an optional adapter, RMS norm, rotary angles."""
+"""Layers shared by towers and decoder: linear maps with an optional adapter, norms, rotary angles."""
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,22 @@ class RMSNorm(nn.Module):
         x = x.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps)
         return jnp.broadcast_to(scale.astype(self.dtype), x.shape) * x.astype(self.dtype)
+
+
+class LayerNorm(nn.Module):
+    eps: float
+    dtype: jnp.dtype = jnp.dtype("float32")
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps)
+        # Scaled before it is rounded, as torch does.
+        scale, bias = (jnp.broadcast_to(part.astype(jnp.float32), x.shape) for part in (scale, bias))
+        return (x * scale + bias).astype(self.dtype)
 
 
 def mrope_angles(

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
-from vlrl.models import decoder, layers, vision_qwen2_5
+from vlrl.models import decoder, layers, vision_intern, vision_qwen2_5
 from vlrl.models.attention import KeyValue
-from vlrl.models.config import Qwen25Vision, VisionConfig, VlmConfig
+from vlrl.models.config import InternVision, Qwen25Vision, VisionConfig, VlmConfig
 from vlrl.models.decoder import Context, Stream
 from vlrl.types import Array, Branches, PrefixInput, Variables, VisionInput
 
@@ -35,7 +35,10 @@ class Prefill:
     """Final hidden state of the prompt's last token: predicts the first token of every branch."""
 
 
-TOWERS: dict[type[VisionConfig], Callable[..., Any]] = {Qwen25Vision: vision_qwen2_5.VisionTower}
+TOWERS: dict[type[VisionConfig], Callable[..., Any]] = {
+    Qwen25Vision: vision_qwen2_5.VisionTower,
+    InternVision: vision_intern.VisionTower,
+}
 
 
 class Vlm(nn.Module):

@@ -10,7 +10,7 @@ from jaxtyping import Int, UInt8
 
 from vlrl.config import RefereeConfig
 from vlrl.data import encoding, prompt, vision
-from vlrl.models.config import VisionConfig, VlmConfig
+from vlrl.models.config import VlmConfig
 from vlrl.referees import views
 from vlrl.types import Box, Example
 
@@ -24,18 +24,19 @@ def prefix_segments(
     box: Box,
     phrase: str,
     response: str,
-    vision_cfg: VisionConfig,
+    model: VlmConfig,
     cfg: RefereeConfig,
     tokenizer: Any,
 ) -> tuple[prompt.Segment, ...]:
     """Everything the two questions share. Question, response and phrase are untrusted: no special tokens in them."""
-    boxed = vision.slices(views.boxed_frame(frame, box)[None], vision_cfg, cfg.min_pixels, cfg.max_pixels)
-    cropped = vision.slices(views.crop(frame, box)[None], vision_cfg, cfg.crop_min_pixels, cfg.max_pixels)
+    shown = (views.boxed_frame(frame, box), cfg.min_pixels), (views.crop(frame, box), cfg.crop_min_pixels)
+    images = [vision.slices(view[None], model.vision, least, cfg.max_pixels, cfg.max_tiles) for view, least in shown]
     quoted = encoding.tokenize_text(tokenizer, response, trusted=False)
     if len(quoted) > cfg.max_response_tokens:
         response = tokenizer.decode(quoted[: cfg.max_response_tokens])
     user = (
-        *(prompt.Media("image", boxed), prompt.Media("image", cropped), prompt.Text(cfg.instruction, True)),
+        *(segment for image in images for segment in prompt.image_segments(image, model.family)),
+        prompt.Text(cfg.instruction, True),
         prompt.Text(
             f"Question: {prompt.asked(example)}\nReference: {example.reference}\n"
             f"Response: {response}\nObject: {phrase}\n",

@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from vlrl.config import RefereeConfig
-from vlrl.data import encoding
+from vlrl.data import encoding, tiles
 from vlrl.models import vlm
 from vlrl.referees import alignment, grader
 from vlrl.referees import prompt as referee_prompt
 from vlrl.types import Array, Batch, Claim, Example, Failure, Parsed, Rollouts, Verdict, Video
 
 IMAGES = 2
-"""Vision slices of a claim: boxed frame and crop."""
+"""Of a claim: boxed frame and crop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _case(referee: Referee, example: Example, video: Video, response: str, claim
         claim.box,
         claim.phrase,
         response,
-        referee.model.cfg.vision,
+        referee.model.cfg,
         cfg,
         referee.tokenizer,
     )
@@ -108,7 +108,8 @@ def _verdicts(referee: Referee, cases: dict[tuple, Case]) -> dict[tuple, Verdict
 def _ask(referee: Referee, rows: list[encoding.Row]) -> Float[Array, "P 2 5"]:
     size = referee.cfg.claims_per_call
     rows = rows + rows[:1] * (size - len(rows))
-    buckets = encoding.Buckets(referee.cfg.prompt_buckets, (IMAGES,), referee.cfg.patch_buckets)
+    slices = IMAGES * tiles.most(referee.cfg.max_tiles) if referee.model.cfg.family == "internvl" else IMAGES
+    buckets = encoding.Buckets(referee.cfg.prompt_buckets, (slices,), referee.cfg.patch_buckets)
     prefix = encoding.collate(rows, buckets, referee.model.cfg.vision)
     questions = grader.repeated(referee.questions, size)
     return grader.letter_logits(referee.model, referee.base, prefix, questions, referee.letters)

@@ -40,7 +40,7 @@ def sample(
     cfg: RolloutConfig,
 ) -> Rollouts:
     """G completions of every prompt, with text. Completions end on any of `eos_ids`, which they include."""
-    suppressed = sampling.suppressed_tokens(policy.cfg, len(tokenizer))
+    suppressed = sampling.suppressed_tokens(policy.cfg, tokenizer)
     branches, logp, finished = sample_tokens(policy, variables, features, prefix, suppressed, key, eos_ids, cfg)
     return Rollouts(branches, logp, finished, texts(tokenizer, branches, finished))
 

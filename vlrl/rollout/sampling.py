@@ -1,11 +1,13 @@
 """Rules that turn logits into a token. Neutral by default; nothing is taken from a checkpoint's generation_config."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from vlrl.config import RolloutConfig
-from vlrl.models.config import VlmConfig
+from vlrl.models.config import MARKS, VlmConfig
 from vlrl.types import Array
 
 
@@ -18,12 +20,18 @@ def described(cfg: RolloutConfig) -> str:
     )
 
 
-def suppressed_tokens(cfg: VlmConfig, num_text_tokens: int) -> Bool[Array, " V"]:
-    """Tokens that no completion may hold: vision placeholders, which would ask for pixels that are not there, and the
-    embedding's padding rows behind the tokenizer's last id."""
-    vision = (cfg.image_token_id, cfg.video_token_id, cfg.vision_start_token_id, cfg.vision_end_token_id)
+def suppressed_tokens(cfg: VlmConfig, tokenizer: Any) -> Bool[Array, " V"]:
+    """Tokens that no completion may hold: those around and in the place of media, which would ask for pixels that are
+    not there, and the embedding's padding rows behind the tokenizer's last id."""
+    vision: list[int | None] = [
+        *(cfg.image_token_id, cfg.video_token_id, cfg.vision_start_token_id, cfg.vision_end_token_id)
+    ]
+    if cfg.family in MARKS:
+        marks = MARKS[cfg.family]  # InternVL's config.json names the placeholder alone
+        names = (marks.start, marks.end, marks.image, marks.video)
+        vision += [tokenizer.convert_tokens_to_ids(name) for name in names]
     ids = jnp.arange(cfg.vocab_size)
-    return jnp.isin(ids, jnp.array(vision)) | (ids >= num_text_tokens)
+    return jnp.isin(ids, jnp.array([i for i in vision if i is not None], int)) | (ids >= len(tokenizer))
 
 
 def filtered(logp: Float[Array, "*rows V"], cfg: RolloutConfig) -> Float[Array, "*rows V"]:

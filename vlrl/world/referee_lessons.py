@@ -148,7 +148,7 @@ def _row(
     thoughts = [f"{times[claim.frame]:.1f} s : {text}", *([thought] if rng.random() < 0.4 else [])]
     response = f"<think>{' ; '.join(thoughts[i] for i in rng.permutation(len(thoughts)))}</think>{answer}"
     segments = referee_prompt.prefix_segments(
-        example, pictures[claim.frame], claim.box, claim.phrase, response, model.vision, cfg, tokenizer
+        example, pictures[claim.frame], claim.box, claim.phrase, response, model, cfg, tokenizer
     )
     return encoding.encode(tokenizer, segments, model, "referee lesson")
 
