@@ -166,7 +166,8 @@ def test_prompt_longer_than_the_largest_bucket_names_example_length_bucket_and_c
     tokens = int(rest.split()[0])
     assert 96 < tokens <= 128
     assert rest == (
-        f"{tokens} tokens, the largest bucket holds 96; raise prompt_buckets, or lower num_frames or max_pixels"
+        f"{tokens} tokens, the largest bucket holds 96; raise prompt_buckets, or lower num_frames, max_pixels or "
+        "max_tiles"
     )
 
 

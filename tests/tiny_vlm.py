@@ -10,7 +10,7 @@ import numpy as np
 from vlrl.data import encoding, prompt, vision
 from vlrl.io import hf_keys
 from vlrl.models import decoder, vlm
-from vlrl.models.config import Qwen25Vision, VlmConfig
+from vlrl.models.config import MARKS, Qwen25Vision, VlmConfig
 from vlrl.types import Branches
 
 CFG = VlmConfig(
@@ -54,11 +54,13 @@ class IdTokenizer:
 
     def __init__(self, cfg, num_tokens=None):
         self.num_tokens = num_tokens or cfg.vocab_size
+        marks = MARKS[cfg.family]
         self.special = {
-            "<|image_pad|>": cfg.image_token_id,
-            "<|video_pad|>": cfg.video_token_id,
-            "<|vision_start|>": cfg.vision_start_token_id,
-            "<|vision_end|>": cfg.vision_end_token_id,
+            marks.image: cfg.image_token_id,
+            marks.video: cfg.video_token_id,
+            # InternVL's config.json does not name these two
+            marks.start: cfg.vision_start_token_id or cfg.image_token_id + 1,
+            marks.end: cfg.vision_end_token_id or cfg.image_token_id + 2,
         }
 
     def __call__(self, text, **_):
@@ -72,13 +74,13 @@ class IdTokenizer:
 
 
 def text(*ids):
-    return prompt.Text(" ".join(map(str, ids)), True)
+    return prompt.Text("".join(f"{i} " for i in ids), True)
 
 
-def media(cfg, kind, size_px, frames=1, second_per_grid=0.0, seed=0):
-    """An image or a video of noise; sides are multiples of two patches, so nothing is resized."""
+def media(cfg, kind, size_px, frames=1, second_per_grid=0.0, seed=0, max_tiles=1):
+    """An image or a video of noise; sides are multiples of two patches, so that nothing need be resized."""
     noise = np.random.default_rng(seed).integers(0, 256, (frames, *size_px, 3), dtype=np.uint8)
-    return prompt.Media(kind, vision.slices(noise, cfg.vision, 1, 2**30), second_per_grid)
+    return prompt.Media(kind, vision.slices(noise, cfg.vision, 1, 2**30, max_tiles), second_per_grid)
 
 
 def row(cfg, *segments, name="row"):

@@ -1,5 +1,6 @@
 """Choice of a token, against NumPy."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -70,6 +71,25 @@ def test_vision_tokens_and_rows_beyond_the_tokenizer_are_suppressed():
     assert np.flatnonzero(suppressed).tolist() == list(range(50, 61))
     everything = sampling.suppressed_tokens(tiny_vlm.CFG, tiny_vlm.IdTokenizer(tiny_vlm.CFG, 61))
     assert np.flatnonzero(everything).tolist() == [56, 57, 58, 59]
+
+
+def test_marks_of_internvl_are_suppressed_though_its_config_names_the_placeholder_alone():
+    cfg = dataclasses.replace(
+        tiny_vlm.CFG, family="internvl", video_token_id=56, vision_start_token_id=None, vision_end_token_id=None
+    )
+    tokenizer = tiny_vlm.IdTokenizer(cfg)
+    assert tokenizer.special == {"<IMG_CONTEXT>": 56, "<img>": 57, "</img>": 58}
+    assert np.flatnonzero(sampling.suppressed_tokens(cfg, tokenizer)).tolist() == [56, 57, 58]
+
+
+def test_text_models_have_no_vision_tokens_to_suppress():
+    cfg = dataclasses.replace(
+        tiny_vlm.CFG,
+        family="qwen2",
+        **dict.fromkeys(("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")),
+    )
+    tokenizer = tiny_vlm.IdTokenizer(tiny_vlm.CFG, 60)
+    assert np.flatnonzero(sampling.suppressed_tokens(cfg, tokenizer)).tolist() == [60]
 
 
 def test_the_log_of_a_run_names_every_sampling_parameter():

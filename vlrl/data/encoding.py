@@ -178,7 +178,7 @@ def _bucket(names: Sequence[str], sizes: Sequence[int], buckets: Sequence[int], 
         largest = int(np.argmax(sizes))
         raise ValueError(
             f"{names[largest]}: {sizes[largest]} {what}, the largest bucket holds {max(buckets)}; "
-            f"raise {field}, or lower num_frames or max_pixels"
+            f"raise {field}, or lower num_frames, max_pixels or max_tiles"
         )
     return min(fitting)
 

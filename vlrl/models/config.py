@@ -149,6 +149,9 @@ def _text(text: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     rope = text.get("rope_parameters") or text.get("rope_scaling") or config.get("rope_scaling") or {}
     if text.get("use_sliding_window") and text.get("sliding_window"):
         raise ValueError("config.json: use_sliding_window is true; only full attention is implemented, set it to false")
+    scaling = rope.get("rope_type") or rope.get("type") or "default"
+    if scaling not in ("default", "mrope", "dynamic"):  # dynamic changes nothing below max_position_embeddings
+        raise ValueError(f"config.json: rope_scaling of type {scaling!r} is not implemented; use a checkpoint without")
     section = rope.get("mrope_section")
     num_heads, hidden_size = text["num_attention_heads"], text["hidden_size"]
     is_qwen3 = text.get("model_type", config["model_type"]).startswith("qwen3")
