@@ -22,7 +22,8 @@ Box = tuple[float, float, float, float]
 Variables = Mapping[str, Any]
 """Flax variables: {"params": base} is the reference, {"params": base, "lora": adapter} the policy."""
 
-Task = Literal["mcq", "when", "where", "both"]
+Task = Literal["mcq", "when", "where", "both", "item"]
+Outcome = Literal["pass", "fail"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,32 @@ class TimedBox:
 
     time_s: float
     box: Box
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A behaviour that a clinician passes or fails."""
+
+    code: str
+    age_months: float
+    """The age the item is for."""
+    domain: str
+    text: str
+    guidance: str
+    """How to film it."""
+    criterion: str
+    """What a pass asks for."""
+    under_reversal: Literal["", "flips", "keeps"] = ""
+    """The outcome of a video played backwards; empty: not known."""
+    under_shuffle: Literal["", "fails", "keeps"] = ""
+    """That of a video with its frames in another order."""
+    min_duration_s: float | None = None
+    """How long the behaviour must last."""
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether direction, order or duration decides."""
+        return self.under_reversal == "flips" or self.under_shuffle == "fails" or self.min_duration_s is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +78,21 @@ class Example:
     """Phrases of the objects that the question is about."""
     tracks: Mapping[str, tuple[TimedBox, ...]] = dataclasses.field(default_factory=dict)
     """True boxes over time of every object, by phrase."""
+    item: Item | None = None
+    """Task `item`: a description is asked for, which a judge holds against the outcome."""
+    outcome: Outcome | None = None
+    """Of the clinician; None for a mismatched pair. No prompt and no judge ever sees it."""
+    child_id: str = ""
+    sex: str = ""
+    site: str = ""
+    age_months: float | None = None
+    """Of the child in the video."""
+    held_s: float | None = None
+    """How long the behaviour lasts in the video, where that was recorded."""
+    mismatched: bool = False
+    """The item is one that the video has nothing to do with."""
+    edit: str = ""
+    """What is done to the decoded video (`vlrl.data.temporal`)."""
 
 
 @dataclasses.dataclass(frozen=True)
