@@ -62,7 +62,7 @@ def test_a_bad_catalogue_is_named_too(tmp_path):
 
 
 def many(count=100, items=("18_4", "30_1", "10_5"), children=40):
-    catalogue = {item["code"]: Item(**item) for item in item_rows.ITEMS}
+    catalogue = {item["code"]: Item(**item | {"age_months": float(item["age_months"])}) for item in item_rows.ITEMS}
     made = []
     for n in range(count):
         item = catalogue[items[n % len(items)]]
