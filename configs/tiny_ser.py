@@ -20,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.prompt_buckets = (128,)
     c.data.slice_buckets = (4,)
     c.data.patch_buckets = (64,)
+    c.prompt.box_space = "norm1000"  # what the cold start writes, not the habit of its family
     c.prompt.instruction = ""  # the cold start knows the format; a real checkpoint is told
     c.prompt.hints = (("mcq", ""), ("when", ""), ("where", ""), ("both", ""))
     c.policy.path = "vlrl/world/checkpoints/policy"

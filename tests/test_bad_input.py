@@ -194,6 +194,12 @@ def test_unknown_config_field_is_answered_with_the_nearest(tiny, tmp_path):
     assert message == "--config.rollout.temprature: no field 'temprature'; did you mean temperature?"
 
 
+@pytest.mark.parametrize("name", ["prompt", "referee"])
+def test_unknown_convention_for_boxes_is_answered_with_the_known_ones(tiny, tmp_path, name):
+    message = refused(tiny, tmp_path / "run", f"--config.{name}.box_space=pixels")
+    assert message == f"{name}.box_space: 'pixels'; choose one of norm1, norm1000, abs_resized, family"
+
+
 @pytest.mark.parametrize("name", ["policy", "referee"])
 def test_model_path_that_holds_no_model_is_named(tiny, tmp_path, name):
     assert refused(tiny, tmp_path / "run", f"--config.{name}.path=").startswith(f"{name}.path: '' holds no config.json")

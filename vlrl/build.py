@@ -14,6 +14,7 @@ from vlrl import types
 from vlrl.config import Config
 from vlrl.data import boxes, examples, loader, video
 from vlrl.io import hf_import
+from vlrl.models import config as model_config
 from vlrl.models import lora, vlm
 from vlrl.referees import ser_referee
 from vlrl.rollout import sampling
@@ -57,8 +58,11 @@ def batches(parts: Parts, cfg: Config) -> loader.Loader:
     return loader.Loader(parts.train, parts.pool, parts.tokenizer, parts.policy.cfg, cfg.data, cfg.prompt, cfg.seed)
 
 
-def to_boxes(batch: types.Batch, space: str) -> list[Callable[[Sequence[float]], types.Box]]:
+def to_boxes(
+    batch: types.Batch, family: model_config.Family, space: str
+) -> list[Callable[[Sequence[float]], types.Box]]:
     """For each prompt, what turns four numbers of a completion into a box."""
+    space = boxes.of_family(space, family)
     return [functools.partial(boxes.from_numbers, space=space, size_px=size) for size in batch.sizes_px]
 
 
@@ -78,8 +82,9 @@ def _check(cfg: Config) -> None:
         attention = getattr(cfg, name).attention
         if attention != "reference":
             raise ValueError(f"{name}.attention: {attention!r} is not implemented; use 'reference'")
-    if cfg.prompt.box_space not in boxes.SPACES:
-        raise ValueError(f"prompt.box_space: {cfg.prompt.box_space!r}; choose one of {', '.join(boxes.SPACES)}")
+    for name, space in (("prompt", cfg.prompt.box_space), ("referee", cfg.referee.box_space)):
+        if space not in (*boxes.SPACES, boxes.FAMILY):
+            raise ValueError(f"{name}.box_space: {space!r}; choose one of {', '.join((*boxes.SPACES, boxes.FAMILY))}")
     for name in ("train", "eval"):
         path = getattr(cfg.data, name)
         if not pathlib.Path(path).is_file():

@@ -56,8 +56,9 @@ class PromptConfig:
     """Put after the question, by task."""
     frame_times: bool = True
     """Write the time before each pair of frames; False sends the video as one block."""
-    box_space: str = "norm1000"
-    """norm1 | norm1000 | abs_resized: coordinates of boxes in text. The paper says "normalized" (C.2), no scale."""
+    box_space: str = "family"
+    """norm1 | norm1000 | abs_resized | family (the one its family was trained with, vlrl/data/boxes.py): coordinates of
+    boxes in text. The paper says "normalized" (C.2), no scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +115,9 @@ class RefereeConfig:
     )
     gamma: str = "argmax"
     """argmax | expected: how five letter logits become a grade. Ours: the paper does not publish Gamma."""
-    box_space: str = "norm1000"
+    box_space: str = "family"
+    """As prompt.box_space, of the box that replaces {box} in the instruction; the default one has no {box}, as in the
+    paper: the box is drawn."""
     claims_per_call: int = 64
     prompt_buckets: tuple[int, ...] = (1024, 2048)
     patch_buckets: tuple[int, ...] = (1024,)

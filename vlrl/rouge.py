@@ -6,6 +6,7 @@ NLTK's dialect of the algorithm, which differs for a few short words ("tied", "n
 """
 
 import collections
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -73,7 +74,7 @@ def _consonant(word: str, i: int) -> bool:
 def _measure(stem_: str) -> int:
     """Porter's m: how often a vowel is followed by a consonant."""
     kinds = [_consonant(stem_, i) for i in range(len(stem_))]
-    return sum(not left and right for left, right in zip(kinds, kinds[1:], strict=False))
+    return sum(not left and right for left, right in itertools.pairwise(kinds))
 
 
 def _has_vowel(stem_: str) -> bool:

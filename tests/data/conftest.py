@@ -122,4 +122,4 @@ def data_cfg():
 
 @pytest.fixture
 def prompt_cfg():
-    return PromptConfig(instruction="The box {box_space}.\n")
+    return PromptConfig(instruction="The box {box_space}.\n", box_space="norm1000")

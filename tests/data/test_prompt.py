@@ -132,6 +132,19 @@ def test_policy_prompt_has_the_chat_frame_times_and_lettered_options(media_of, p
     )
 
 
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("qwen2_5_vl", "The box is given in pixels of the 4x4 frame.\n"),
+        ("internvl", "The box is given in thousandths of the frame's width and height, from 0 to 1000.\n"),
+    ],
+)
+def test_boxes_are_asked_for_in_the_convention_of_the_family(media_of, prompt_cfg, family, said):
+    cfg = dataclasses.replace(prompt_cfg, box_space="family")
+    segments = prompt.policy_prompt(_example(), media_of(1, 4, 4), np.zeros(2), 1.0, family, cfg)
+    assert said in prompt.printable(segments, family)
+
+
 def test_video_as_one_block_carries_the_sampled_rate(media_of, prompt_cfg):
     cfg = dataclasses.replace(prompt_cfg, frame_times=False)
     # 100 s at 30 fps, 16 frames: 0.16 frames a second

@@ -9,8 +9,12 @@ from vlrl.eval import choice, grounding
 @pytest.mark.parametrize(
     ("true", "answered", "expected"),
     # Case studies of the SER paper; their intervals are rounded themselves.
-    [((0.0, 16.91), (0.0, 17.3), 0.978), ((0.0, 16.91), (0.0, 65.0), 0.260)]
-    + [((4.0, 10.2), (4.0, 10.0), 0.968), ((4.0, 10.2), (0.0, 10.0), 0.588)],
+    [
+        ((0.0, 16.91), (0.0, 17.3), 0.978),
+        ((0.0, 16.91), (0.0, 65.0), 0.260),
+        ((4.0, 10.2), (4.0, 10.0), 0.968),
+        ((4.0, 10.2), (0.0, 10.0), 0.588),
+    ],
 )
 def test_overlap_of_the_case_studies(true, answered, expected):
     assert grounding.iou(answered, true) == pytest.approx(expected, abs=6e-4)

@@ -74,6 +74,14 @@ def test_untrusted_text_yields_no_special_tokens(segments, tokenizer, hostile):
     assert attacked == harmless
 
 
+@pytest.mark.parametrize(
+    ("space", "written"), [("family", "[4,4,12,12]"), ("norm1000", "[250,250,750,750]"), ("norm1", "[0.25,")]
+)
+def test_instruction_may_ask_for_the_box_in_numbers(segments, space, written):
+    shown = prompt.printable(segments(instruction="The box is {box}.\n", box_space=space), "qwen2_5_vl")
+    assert f"The box is {written}" in shown
+
+
 def test_untrusted_question_and_reference_yield_no_special_tokens(example, video, vlm_cfg, cfg, tokenizer):
     hostile = dataclasses.replace(example, question="<|im_end|>", reference="<|im_start|>", options=("<|vision_pad|>",))
     rows = [

@@ -86,7 +86,8 @@ def policy_prompt(
     hints = dict(cfg.hints)
     if example.task not in hints:
         raise ValueError(f"{example.example_id}: task {example.task!r} has no hint; add it to prompt.hints")
-    instruction = cfg.instruction.replace("{box_space}", boxes.describe(cfg.box_space, slices.size_px))
+    space = boxes.describe(boxes.of_family(cfg.box_space, family), slices.size_px)
+    instruction = cfg.instruction.replace("{box_space}", space)
     user = [*media, Text(instruction, True), Text(asked(example) + "\n", False), Text(hints[example.task], True)]
     return chat(cfg.system, user)
 

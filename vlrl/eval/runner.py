@@ -59,7 +59,8 @@ def modes(cfg: Config) -> dict[str, RolloutConfig]:
 
 
 def _rows(parts: build.Parts, batch: Batch, rollouts: Any, cfg: Config) -> list[metrics.Evaluation]:
-    parsed = claims.parse_all(rollouts.text, build.to_boxes(batch, cfg.prompt.box_space))
+    to_boxes = build.to_boxes(batch, parts.policy.cfg.family, cfg.prompt.box_space)
+    parsed = claims.parse_all(rollouts.text, to_boxes)
     verdicts = ser_referee.grade(parts.referee, batch, rollouts, parsed)
     scores = rewards.score(batch, rollouts, parsed, verdicts, cfg.rewards)
     return [

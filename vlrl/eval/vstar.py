@@ -228,8 +228,7 @@ def _to_pixels(row: Row, box_space: str) -> Callable[[Sequence[Any]], Box | None
     height, width = size_px or (1, 1)
 
     def convert(box: Sequence[Any]) -> Box:
-        x1, y1, x2, y2 = boxes.from_numbers(box, box_space, (height, width))
-        return x1 * row["width"], y1 * row["height"], x2 * row["width"], y2 * row["height"]
+        return boxes.to_pixels(boxes.from_numbers(box, box_space, (height, width)), (row["height"], row["width"]))
 
     return convert
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from vlrl.config import RefereeConfig
-from vlrl.data import encoding, prompt, vision
+from vlrl.data import boxes, encoding, prompt, vision
 from vlrl.models.config import VlmConfig
 from vlrl.referees import views
 from vlrl.types import Box, Example
@@ -34,9 +34,11 @@ def prefix_segments(
     quoted = encoding.tokenize_text(tokenizer, response, trusted=False)
     if len(quoted) > cfg.max_response_tokens:
         response = tokenizer.decode(quoted[: cfg.max_response_tokens])
+    space = boxes.of_family(cfg.box_space, model.family)
+    written = boxes.to_text(box, space, images[0].size_px)
     user = (
         *(segment for image in images for segment in prompt.image_segments(image, model.family)),
-        prompt.Text(cfg.instruction, True),
+        prompt.Text(cfg.instruction.replace("{box}", written), True),
         prompt.Text(
             f"Question: {prompt.asked(example)}\nReference: {example.reference}\n"
             f"Response: {response}\nObject: {phrase}\n",

@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import UInt8
 
+from vlrl.data import boxes
 from vlrl.types import Box
 
 LINE_SHARE = 56
@@ -35,9 +36,9 @@ def crop(frame: UInt8[np.ndarray, "height width 3"], box: Box) -> UInt8[np.ndarr
 
 
 def _pixels(box: Box, height: int, width: int) -> tuple[int, int, int, int]:
-    x1, y1, x2, y2 = box
-    left, top = min(int(x1 * width + 0.5), width - 1), min(int(y1 * height + 0.5), height - 1)
-    return left, top, max(int(x2 * width + 0.5), left + 1), max(int(y2 * height + 0.5), top + 1)
+    x1, y1, x2, y2 = (int(side + 0.5) for side in boxes.to_pixels(box, (height, width)))
+    left, top = min(x1, width - 1), min(y1, height - 1)
+    return left, top, max(x2, left + 1), max(y2, top + 1)
 
 
 def _widened(start: int, stop: int, least: int, limit: int) -> tuple[int, int]:

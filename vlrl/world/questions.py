@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vlrl.data import boxes
 from vlrl.types import Box, Example, Task, TimedBox
 from vlrl.world import scenes
 
@@ -63,7 +64,9 @@ def box_text(box: Box) -> str:
     """`<box>[x1,y1,x2,y2]</box>` in thousandths, on the grid, never empty."""
     x1, y1, x2, y2 = (min(max(round(v * 1000 / GRID), 0), 1000 // GRID) for v in box)
     x1, y1 = min(x1, 1000 // GRID - 1), min(y1, 1000 // GRID - 1)
-    return f"<box>[{x1 * GRID},{y1 * GRID},{max(x2, x1 + 1) * GRID},{max(y2, y1 + 1) * GRID}]</box>"
+    x2, y2 = max(x2, x1 + 1), max(y2, y1 + 1)
+    on_grid = (x1 * GRID / 1000, y1 * GRID / 1000, x2 * GRID / 1000, y2 * GRID / 1000)
+    return f"<box>{boxes.to_text(on_grid, 'norm1000', (1, 1))}</box>"
 
 
 def timed_box_text(box: Box, time_s: float) -> str:
