@@ -91,6 +91,7 @@ def test_what_is_missing_is_counted_once_by_its_reason(step):
     metrics = step_metrics.summarize(batch, rollouts, PARSED, VERDICTS, scores)
     assert {name: value for name, value in metrics.items() if name.startswith("invalid/")} == {
         "invalid/total": 3.0,
+        "invalid/rate": 0.5,  # 3 of 6: one whose reward abstained, two of the failed video
         "invalid/corrupt": 1.0,  # a video, not its two completions
         "invalid/answer_abstained": 1.0,
         "invalid/claim_referee_prompt_too_long": 1.0,

@@ -4,7 +4,7 @@ import argparse
 import difflib
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -12,8 +12,15 @@ import ml_collections
 from vlrl import config
 
 
-def parse(argv: list[str], description: str, flags: Mapping[str, Any], config_required: bool = True) -> Any:
-    """Flags as attributes, `config` among them as a frozen Config (None where it is not required and not given).
+def parse(
+    argv: list[str],
+    description: str,
+    flags: Mapping[str, Any],
+    config_required: bool = True,
+    positional: Sequence[str] = (),
+) -> Any:
+    """Flags as attributes, `config` among them as a frozen Config (None where it is not required and not given), and
+    the positional arguments by name, as text; a name that ends in * takes one or more.
 
     `--config FILE` is executed as Python; `--config.a.b=value` sets a field, read as the type the field has.
     Raises ValueError naming an unknown field and the nearest names.
@@ -21,6 +28,8 @@ def parse(argv: list[str], description: str, flags: Mapping[str, Any], config_re
     overrides, rest = _split(argv[1:])
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", required=config_required, default="", help="Python file with get_config()")
+    for name in positional:
+        parser.add_argument(name.removesuffix("*"), nargs="+" if name.endswith("*") else None)
     for name, default in flags.items():
         if default is False:
             parser.add_argument(f"--{name}", action="store_true")

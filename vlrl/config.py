@@ -188,6 +188,20 @@ class CheckpointConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class GuardConfig:
+    """When a run ends by itself, and when it warns: means over the last `window` steps, limits as in vlrl/guard.py."""
+
+    max_skipped_updates: int = 5
+    """Updates in a row whose gradient is not finite."""
+    window: int = 20
+    max_logp_difference: float = 0.1
+    max_zero_std: float = 0.8
+    max_clipped_ratio: float = 0.5
+    min_parse_rate: float = 0.5
+    max_invalid_rate: float = 0.3
+
+
+@dataclasses.dataclass(frozen=True)
 class LogConfig:
     peak_flops: float = 0.0
     """Of all devices together, in the policy's dtype (one H100 in bfloat16: 989e12); 0 reports no mfu."""
@@ -211,6 +225,7 @@ class Config:
     opt: OptConfig = OptConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    guard: GuardConfig = GuardConfig()
     log: LogConfig = LogConfig()
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from vlrl import build, claims, command_line, config, flops, rewards, step_metrics, stopping
+from vlrl import build, claims, command_line, config, flops, guard, rewards, step_metrics, stopping
 from vlrl.eval import runner
 from vlrl.io import metric_log, run_directory
 from vlrl.models import lora, vlm
@@ -27,7 +27,7 @@ from vlrl.referees import ser_referee
 from vlrl.rl import advantages, optimizer, update
 from vlrl.rollout import decode, sampling
 from vlrl.timing import Stopwatch, compilations
-from vlrl.types import Array, Batch, Parsed, Rollouts, Scores, Verdict
+from vlrl.types import Batch, Parsed, Rollouts, Scores, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Step:
     parsed: tuple[tuple[Parsed, ...], ...]
     verdicts: tuple[tuple[tuple[Verdict, ...], ...], ...]
     scores: Scores
-    advantages: Float[Array, "P G"]
+    experience: update.Experience
     losses: dict[str, float]
 
 
@@ -60,21 +60,21 @@ def train(cfg: config.Config, workdir: pathlib.Path, resume: bool) -> None:
         )
         state, num_tokens = directory.restore(state, batches) if resume else (state, 0)
         before = directory.cached("before", functools.partial(evaluated, state.start_adapter))
+        watchman = guard.Guard(cfg.guard, workdir)
         with metric_log.MetricLog(workdir, cfg.log.tensorboard, int(state.step), cfg.steps) as log:
             for step in range(int(state.step), cfg.steps):
                 if stop.requested():
                     break
                 watch, key = Stopwatch(), jax.random.fold_in(jax.random.fold_in(run_key, 3), step)
-                try:
+                with directory.saved_on_error(state, batches, num_tokens):
                     batch = next(batches)
-                except ValueError:
-                    directory.save(state, batches, num_tokens)  # bad data costs no finished step
-                    raise
                 watch.lap("data")
                 state, done = _step(parts, transform, cfg, state, batch, key, watch)
                 num_tokens += int(np.sum(done.rollouts.branches.length) + np.sum(batch.prefix.length))
                 epoch = (step + 1) * len(batch.examples) / len(parts.train)
-                _log(log, step, parts, cfg, batch, done, watch, {"num_tokens": num_tokens, "epoch": epoch})
+                metrics = _log(log, step, parts, cfg, batch, done, watch, {"num_tokens": num_tokens, "epoch": epoch})
+                with directory.saved_on_error(state, batches, num_tokens):
+                    watchman.check(step, state, done.experience, metrics)
                 if (step + 1) % cfg.checkpoint.every == 0 or step + 1 == cfg.steps:
                     directory.save(state, batches, num_tokens)
         if before is None or int(state.step) < cfg.steps:
@@ -114,7 +114,7 @@ def _step(
     )
     measured = {name: float(value) for name, value in losses.items()}
     watch.lap("update")
-    return state, Step(rollouts, parsed, verdicts, scores, adv, measured)
+    return state, Step(rollouts, parsed, verdicts, scores, experience, measured)
 
 
 def _log(
@@ -126,7 +126,7 @@ def _log(
     done: Step,
     watch: Stopwatch,
     progress: dict[str, int | float],
-) -> None:
+) -> dict[str, float]:
     length = np.asarray(done.rollouts.branches.length)
     needed = flops.grpo_step(parts.policy.cfg, parts.base, batch.prefix, length, cfg.grpo.inner_iterations)
     laps = watch.metrics(int(length.sum()))
@@ -141,9 +141,10 @@ def _log(
     }
     log.write(step, measured)
     if cfg.log.rollouts:
-        adv = np.asarray(done.advantages)
+        adv = np.asarray(done.experience.advantages)
         rows = step_metrics.rollout_rows(step, batch, done.rollouts, done.verdicts, done.scores, adv)
         log.write_rollouts(step, rows)
+    return measured
 
 
 def _report(directory: run_directory.RunDirectory, result: dict[str, Any], workers_bytes: int) -> None:

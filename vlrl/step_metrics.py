@@ -58,13 +58,19 @@ def _claim_metrics(
 
 
 def _invalid(batch: Batch, scores: Scores, verdicts: Sequence[Sequence[Sequence[Verdict]]]) -> dict[str, float]:
-    """Counts by reason: videos by prompt, rewards by completion, verdicts by claim."""
+    """Counts by reason: videos by prompt, rewards by completion, verdicts by claim. The rate is of completions that no
+    update learns from."""
     counts = collections.Counter(f"invalid/{failure.reason}" for failure in batch.failures if failure is not None)
     for row, failure in zip(scores.reasons, batch.failures, strict=True):
         counts.update(f"invalid/{reason}" for reason in row if reason and failure is None)
     failed = [v.failure for row in verdicts for group in row for v in group if v.failure is not None]
     counts.update(f"invalid/claim_{failure.reason}" for failure in failed)
-    return {"invalid/total": float(sum(counts.values())), **{name: float(n) for name, n in counts.items()}}
+    rate = float(np.mean(~np.asarray(scores.valid)))
+    return {
+        "invalid/total": float(sum(counts.values())),
+        "invalid/rate": rate,
+        **{name: float(n) for name, n in counts.items()},
+    }
 
 
 def rollout_rows(

@@ -47,7 +47,7 @@ def save(directory: str | pathlib.Path, step: int, arrays: Any, state: dict[str,
         raise ValueError(f"{directory}: {jax.process_count()} processes; only a single one can save here")
     if keep < 1:
         raise ValueError(f"checkpoint.keep is {keep}; keep at least 1")
-    leaves = _named(arrays)
+    leaves = named(arrays)
     _check_leaves(leaves)
     directory.mkdir(parents=True, exist_ok=True)
     _clean(directory)
@@ -119,7 +119,7 @@ def restore(
     if problem is not None:
         raise ValueError(f"checkpoint step {step}: {problem}; use one of {steps(directory)}")
     folder = pathlib.Path(directory).absolute() / _name(step)
-    wanted = _named(template)
+    wanted = named(template)
     _compare(folder, json.loads((folder / "tree.json").read_text()), wanted)
     loaded = ocp.load(str(folder / "arrays"), {name: _target(leaf) for name, leaf in wanted.items()})
     filled = [
@@ -128,6 +128,12 @@ def restore(
     ]
     arrays = jax.tree.unflatten(jax.tree.structure(template), filled)
     return arrays, json.loads((folder / "state.json").read_text())
+
+
+def described(directory: str | pathlib.Path, step: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and type of every array of a step, by name."""
+    saved = json.loads((pathlib.Path(directory) / _name(step) / "tree.json").read_text())
+    return {name: jax.ShapeDtypeStruct(tuple(x["shape"]), jnp.dtype(x["dtype"])) for name, x in saved.items()}
 
 
 def damage(directory: str | pathlib.Path, step: int) -> str | None:
@@ -148,7 +154,7 @@ def damage(directory: str | pathlib.Path, step: int) -> str | None:
     return None
 
 
-def _named(tree: Any) -> dict[str, Any]:
+def named(tree: Any) -> dict[str, Any]:
     """{path: leaf}, in the order of the tree's leaves."""
     named = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf

@@ -3,6 +3,7 @@
 config.json  run_manifest.json  metrics.jsonl  rollouts/  checkpoints/  before.json  after.json  results.json
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -10,7 +11,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from vlrl import config as configs
@@ -95,6 +96,15 @@ class RunDirectory:
             return
         extra = {"loader": batches.get_state(), "num_tokens": num_tokens, "wall_s": self.wall_s()}
         checkpoint.save(self.path / "checkpoints", step, state, extra, self._keep)
+
+    @contextlib.contextmanager
+    def saved_on_error(self, state: Any, batches: Resumable, num_tokens: int) -> Iterator[None]:
+        """Bad data or numbers found within the block cost no finished step."""
+        try:
+            yield
+        except ValueError:
+            self.save(state, batches, num_tokens)
+            raise
 
     def restore(self, state: Any, batches: Resumable) -> tuple[Any, int]:
         """State and token count of the newest intact checkpoint; the given state where there is none yet."""

@@ -14,7 +14,7 @@ import vlrl
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "av", "decord", "tokenizers")
 
-FREE = ("log", "checkpoint")
+FREE = ("log", "checkpoint", "guard")
 """Parts of the config that may differ on resume: they do not touch what is computed."""
 
 SECRET_ENDINGS = ("_key", "_token", "secret", "password")

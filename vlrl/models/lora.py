@@ -13,9 +13,11 @@ def init(key: PRNGKeyArray, base: Any, cfg: LoraConfig) -> dict[str, Any]:
     """A fresh adapter for {"lora": ...}: a is normal with variance 1/in, b is zero, so it changes nothing yet.
 
     a is [L, in, rank] and b [L, rank, out], float32 whatever the base: the optimizer's small steps vanish in bfloat16.
-    Raises ValueError naming a target that the decoder has not.
+    Raises ValueError naming a target that the decoder has not, and where there is none.
     """
     layers = base["decoder"]["layers"]
+    if not cfg.targets:
+        raise ValueError("lora.targets: empty, nothing would be trained; name linear maps of the decoder, as q_proj")
     adapter = {}
     for number, target in enumerate(cfg.targets):
         if target not in layers or "kernel" not in layers[target]:
