@@ -130,6 +130,8 @@ def test_rollout_rows_hold_what_decided_the_pay(step):
         "omega": 0.5,
         "relevance": "A",
         "localization": "C",
+        "relevance_grade": 0.5,
+        "localization_grade": 0.5,
         "failure": "",
     }
     assert json.loads(second["verdicts"])[0]["failure"] == "referee_prompt_too_long"

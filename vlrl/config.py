@@ -208,6 +208,9 @@ class LogConfig:
     rollouts: bool = True
     """Write every step's completions and scores to rollouts/*.parquet."""
     tensorboard: bool = True
+    log_media: bool = False
+    """Keep the frames that claims point at, as small JPEGs in rollouts/media, and show them in the report. Without it
+    no log and no report holds a frame or a path."""
 
 
 @dataclasses.dataclass(frozen=True)

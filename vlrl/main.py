@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
 
-from vlrl import build, claims, command_line, config, flops, guard, rewards, step_metrics, stopping
+from vlrl import build, claims, command_line, config, flops, guard, rewards, step_media, step_metrics, stopping
 from vlrl.eval import runner
 from vlrl.io import metric_log, run_directory
 from vlrl.models import lora, vlm
@@ -144,6 +144,8 @@ def _log(
         adv = np.asarray(done.experience.advantages)
         rows = step_metrics.rollout_rows(step, batch, done.rollouts, done.verdicts, done.scores, adv)
         log.write_rollouts(step, rows)
+    if cfg.log.log_media:
+        log.write_media(step, step_media.rows(batch, done.verdicts))
     return measured
 
 

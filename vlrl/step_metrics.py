@@ -114,6 +114,8 @@ def _verdict(verdict: Verdict) -> Mapping[str, Any]:
         "omega": verdict.omega,
         "relevance": verdict.letters[0],
         "localization": verdict.letters[1],
+        "relevance_grade": verdict.relevance,
+        "localization_grade": verdict.localization,
         "failure": verdict.failure.reason if verdict.failure else "",
     }
 

@@ -58,6 +58,16 @@ def test_resume_keeps_earlier_steps_byte_for_byte_and_drops_later_ones(tmp_path)
     assert names == [f"step_{i:06d}.parquet" for i in range(3)]
 
 
+def test_frames_of_later_steps_are_dropped_with_their_rollouts(tmp_path):
+    with open_log(tmp_path) as log:
+        for step in range(3):
+            log.write_media(step, [{"example_id": "a", "jpeg": b"\xff\xd8"}])
+    open_log(tmp_path, first_step=1).close()
+    (path,) = (tmp_path / "rollouts" / "media").iterdir()
+    assert path.name == "step_000000.parquet"
+    assert pyarrow.parquet.read_table(path).to_pylist() == [{"example_id": "a", "jpeg": b"\xff\xd8"}]
+
+
 def test_several_lines_of_a_step_survive_until_that_step(tmp_path):
     with open_log(tmp_path) as log:
         log.write(0, {"x": 1})

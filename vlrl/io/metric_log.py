@@ -16,7 +16,7 @@ import pyarrow.parquet
 import tensorboardX
 import tqdm
 
-_ROLLOUTS = re.compile(r"step_(\d{6,})\.parquet")
+_TABLE = re.compile(r"step_(\d{6,})\.parquet")
 
 
 class MetricLog:
@@ -51,7 +51,8 @@ class MetricLog:
         self._total = total_steps
         metrics = self.directory / "metrics.jsonl"
         _truncate(metrics, first_step)
-        _remove_rollouts(self.directory / "rollouts", first_step)
+        for folder in ("rollouts", "rollouts/media"):
+            _remove_tables(self.directory / folder, first_step)
         self._file = metrics.open("a", encoding="utf-8")
         self._board = None
         if tensorboard:
@@ -88,16 +89,11 @@ class MetricLog:
         Raises:
             ValueError: values of a column are of different kinds.
         """
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        try:
-            table = pyarrow.table({name: [_storable(row.get(name)) for row in rows] for name in names})
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-            raise ValueError(f"rollouts of step {step}: a column mixes kinds of values: {error}; use one") from error
-        folder = self.directory / "rollouts"
-        folder.mkdir(exist_ok=True)
-        tmp = folder / f".step_{step:06d}.tmp"
-        pyarrow.parquet.write_table(table, tmp)
-        tmp.replace(folder / f"step_{step:06d}.parquet")
+        _write_table(self.directory / "rollouts", step, rows)
+
+    def write_media(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Table rollouts/media/step_<step>.parquet of the frames of `step_media.rows`: one file a step."""
+        _write_table(self.directory / "rollouts" / "media", step, rows)
 
     def close(self) -> None:
         """Flushes and closes everything."""
@@ -145,9 +141,21 @@ def _truncate(metrics: pathlib.Path, first_step: int) -> None:
     tmp.replace(metrics)
 
 
-def _remove_rollouts(folder: pathlib.Path, first_step: int) -> None:
+def _write_table(folder: pathlib.Path, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    try:
+        table = pyarrow.table({name: [_storable(row.get(name)) for row in rows] for name in names})
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        raise ValueError(f"{folder.name} of step {step}: a column mixes kinds of values: {error}; use one") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    tmp = folder / f".step_{step:06d}.tmp"
+    pyarrow.parquet.write_table(table, tmp)
+    tmp.replace(folder / f"step_{step:06d}.parquet")
+
+
+def _remove_tables(folder: pathlib.Path, first_step: int) -> None:
     for path in folder.glob("*") if folder.is_dir() else ():
-        match = _ROLLOUTS.fullmatch(path.name)
+        match = _TABLE.fullmatch(path.name)
         if path.suffix == ".tmp" or (match and int(match[1]) >= first_step):
             path.unlink()
 

@@ -27,12 +27,17 @@ def boxed_frame(frame: UInt8[np.ndarray, "height width 3"], box: Box) -> UInt8[n
 
 
 def crop(frame: UInt8[np.ndarray, "height width 3"], box: Box) -> UInt8[np.ndarray, "h w 3"]:
-    """The pixels inside `box`, at least one, widened where they form a sliver."""
-    height, width = frame.shape[:2]
+    """The pixels inside `crop_px(box)`."""
+    x1, y1, x2, y2 = crop_px(box, *frame.shape[:2])
+    return frame[y1:y2, x1:x2]
+
+
+def crop_px(box: Box, height: int, width: int) -> tuple[int, int, int, int]:
+    """Corners (x1, y1, x2, y2) in pixels of what is cut out for a box: at least one pixel, a sliver is widened."""
     x1, y1, x2, y2 = _pixels(box, height, width)
     x1, x2 = _widened(x1, x2, -(-(y2 - y1) // MAX_CROP_ASPECT), width)
     y1, y2 = _widened(y1, y2, -(-(x2 - x1) // MAX_CROP_ASPECT), height)
-    return frame[y1:y2, x1:x2]
+    return x1, y1, x2, y2
 
 
 def _pixels(box: Box, height: int, width: int) -> tuple[int, int, int, int]:
