@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -28,6 +29,13 @@ def load_config(directory: str | pathlib.Path) -> tuple[VlmConfig, dict[str, Any
     """
     raw = tensor_files.read_json(pathlib.Path(directory) / "config.json")
     return model_config.from_hf(raw), raw
+
+
+def shapes(cfg: VlmConfig, dtype: str) -> dict[str, Any]:
+    """The tree of `load_params` by shapes and dtype only."""
+    return hf_keys.unflatten(
+        {entry.path: jax.ShapeDtypeStruct(entry.leaf_shape, np.dtype(dtype)) for entry in hf_keys.table(cfg)}
+    )
 
 
 def load_params(directory: str | pathlib.Path, cfg: VlmConfig, dtype: str) -> dict[str, Any]:
