@@ -1,6 +1,7 @@
 """Architecture of a checkpoint, read from its config.json: one decoder for all families, one vision tower for each."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -200,11 +201,24 @@ def _qwen2_5(vision: Mapping[str, Any], _: Mapping[str, Any]) -> Qwen25Vision:
 
 
 def _qwen3(vision: Mapping[str, Any], _: Mapping[str, Any]) -> Qwen3Vision:
-    return Qwen3Vision(
-        **_common(vision),
-        num_position_embeddings=vision["num_position_embeddings"],
-        deepstack_indexes=tuple(vision["deepstack_visual_indexes"]),
-    )
+    _check_only("vision_config.", vision, {"hidden_act": "gelu_pytorch_tanh"})
+    positions, deep = vision["num_position_embeddings"], tuple(vision["deepstack_visual_indexes"])
+    if math.isqrt(positions) ** 2 != positions:
+        raise ValueError(f"config.json: vision_config.num_position_embeddings {positions} is no square; take the file "
+                         "of the checkpoint")  # fmt: skip
+    if list(deep) != sorted({block for block in deep if 0 <= block < vision["depth"]}):
+        raise ValueError(f"config.json: vision_config.deepstack_visual_indexes {list(deep)} are not blocks of the "
+                         f"{vision['depth']} in ascending order; take the file of the checkpoint")  # fmt: skip
+    return Qwen3Vision(**_common(vision), num_position_embeddings=positions, deepstack_indexes=deep)
+
+
+def _check_only(place: str, fields: Mapping[str, Any], implemented: Mapping[str, Any]) -> None:
+    """Refuses settings other than the one value that is implemented, which is also the default."""
+    for name, only in implemented.items():
+        if fields.get(name, only) != only:
+            raise ValueError(
+                f"config.json: {place}{name} {fields[name]!r} is not implemented; use a checkpoint with {only!r}"
+            )
 
 
 _INTERN_TOWER = {
@@ -226,12 +240,8 @@ def _intern(vision: Mapping[str, Any], config: Mapping[str, Any]) -> InternVisio
     sides = {
         name: _one_side(vision.get(name, usual), name) for name, usual in (("image_size", 448), ("patch_size", 14))
     }
-    for place, fields, where in (("vision_config.", vision, _INTERN_TOWER), ("", config, _INTERN_FEATURES)):
-        for name, only in where.items():
-            if fields.get(name, only) != only:
-                raise ValueError(
-                    f"config.json: {place}{name} {fields[name]!r} is not implemented; use a checkpoint with {only!r}"
-                )
+    _check_only("vision_config.", vision, _INTERN_TOWER)
+    _check_only("", config, _INTERN_FEATURES)
     merge = 1 / config.get("downsample_ratio", 0.5)
     if merge != round(merge) or sides["image_size"] % (sides["patch_size"] * round(merge)):
         raise ValueError(

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
-from vlrl.models import decoder, layers, vision_intern, vision_qwen2_5
+from vlrl.models import decoder, layers, vision_intern, vision_qwen2_5, vision_qwen3
 from vlrl.models.attention import KeyValue
-from vlrl.models.config import InternVision, Qwen25Vision, VisionConfig, VlmConfig
+from vlrl.models.config import InternVision, Qwen3Vision, Qwen25Vision, VisionConfig, VlmConfig
 from vlrl.models.decoder import Context, Stream
 from vlrl.types import Array, Branches, PrefixInput, Variables, VisionInput
 
@@ -37,6 +37,7 @@ class Prefill:
 
 TOWERS: dict[type[VisionConfig], Callable[..., Any]] = {
     Qwen25Vision: vision_qwen2_5.VisionTower,
+    Qwen3Vision: vision_qwen3.VisionTower,
     InternVision: vision_intern.VisionTower,
 }
 
