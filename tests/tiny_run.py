@@ -11,13 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from vlrl import config, main
-from vlrl.io import hf_export, hf_import, hf_keys, metric_log, run_directory
-from vlrl.models import config as model_config
+from vlrl import main
+from vlrl.io import hf_import, metric_log, run_directory
 from vlrl.models import lora
 from vlrl.rl import optimizer, update
 from vlrl.rollout import decode
-from vlrl.world import architecture, generate
+from vlrl.world import generate, random_checkpoint
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 PROMPTS, GROUP, STEPS, TRAIN, EVAL = 4, 2, 4, 6, 4  # four steps cross the borders of epochs, also within a batch
@@ -80,7 +79,7 @@ class Tiny:
 def write(root):
     generate.main(["--out", str(root / "data"), "--train", str(TRAIN), "--eval", str(EVAL), "--workers", "1"])
     for name, seed in (("policy", 0), ("referee", 1)):
-        write_model(root / name, seed)
+        random_checkpoint.write(root / name, "qwen2_5_vl", seed)
     text = CONFIG.format(
         tiny_ser=str(REPOSITORY / "configs" / "tiny_ser.py"),
         root=str(root),
@@ -91,47 +90,6 @@ def write(root):
     )
     (root / "config.py").write_text(text)
     return Tiny(root)
-
-
-def hf_config():
-    """Two layers of width 64 with the tiny world's tokenizer."""
-    raw = architecture.hf_config()
-    vision = raw["vision_config"] | {
-        "depth": 2,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "out_hidden_size": 64,
-        "fullatt_block_indexes": [1],
-    }
-    return raw | {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "intermediate_size": 96,
-        "max_window_layers": 2,
-        "tie_word_embeddings": False,  # tied, a random model repeats one token
-        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
-        "torch_dtype": "float32",
-        "vision_config": vision,
-    }
-
-
-def write_model(directory, seed):
-    """Random float32 weights that make logits of a few units."""
-    rng = np.random.default_rng(seed)
-    raw = hf_config()
-    leaves = {}
-    for entry in hf_keys.table(model_config.from_hf(raw)):
-        noise = rng.normal(size=entry.leaf_shape)
-        if entry.path[-1] == "scale":
-            leaves[entry.path] = 1 + 0.1 * noise
-        elif entry.path[-1] == "kernel":
-            leaves[entry.path] = noise / np.sqrt(entry.leaf_shape[-2])
-        else:
-            leaves[entry.path] = 0.3 * noise
-    params = hf_keys.unflatten({path: leaf.astype(np.float32) for path, leaf in leaves.items()})
-    carried = directory.with_name(f"{directory.name}_support")
-    architecture.write_support_files(carried, config.Config())
-    hf_export.export_full(raw, params, "float32", directory, carried)
 
 
 def completion(number):

@@ -101,15 +101,13 @@ def write_support_files(directory: pathlib.Path, cfg: Config) -> None:
             "merge_size": CONFIG.vision.spatial_merge_size,
         },
     )
-    _write(
-        directory / "generation_config.json",
-        {
-            "bos_token_id": _id("<|endoftext|>"),
-            "pad_token_id": _id("<|endoftext|>"),
-            "do_sample": False,
-            "eos_token_id": [_id("<|im_end|>"), _id("<|endoftext|>")],
-        },
-    )
+    _write(directory / "generation_config.json", generation(_TOKENIZER))
+
+
+def generation(tiny: Any) -> dict[str, Any]:
+    """generation_config.json for a tokenizer of the tiny world."""
+    end, pad = tiny.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    return {"bos_token_id": pad, "pad_token_id": pad, "do_sample": False, "eos_token_id": [end, pad]}
 
 
 def shape_numbers(params: Any, tiny: Any) -> Any:

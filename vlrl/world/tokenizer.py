@@ -14,6 +14,7 @@ import tokenizers
 import transformers
 from tokenizers import decoders, models
 
+from vlrl.models.config import Family
 from vlrl.world import questions, scenes
 
 SPECIAL = (
@@ -32,6 +33,8 @@ SPECIAL = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
+INTERN_SPECIAL = ("<img>", "</img>", "<IMG_CONTEXT>", "<quad>", "</quad>", "<ref>", "</ref>", "<box>", "</box>")
+"""InternVL3 adds these to Qwen's; the tags of a claim are among them."""
 TAGS = (
     *("<think>", "</think>", "<answer>", "</answer>", "</think><answer>"),
     *("<obj>", "</obj>", " s : <obj>", "</obj><box>[", " ; "),
@@ -61,6 +64,13 @@ REFEREE = (
     *("show", "shows", "match", "matches", "named", "right", "wrong", "best", "worst", "good", "poor", "only", "full"),
     *("Judge", "judge", "given", "below", "above", "whether", "inside", "tight", "useful", "relevant", "located"),
 )
+_INTERN_NAMES = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<|video_pad|>",
+}
+"""What transformers' InternVLProcessor asks the tokenizer for."""
 # The least that any sum of ordinary pieces can undercut: a byte piece is never chosen for the text "<0x41>".
 _BYTE_SCORE = -1000.0
 
@@ -88,28 +98,53 @@ CHAT_TEMPLATE = """\
 """
 
 
-def build() -> transformers.PreTrainedTokenizerFast:
-    """The tokenizer. Encode untrusted text with `split_special_tokens=True`, which reads "<|im_end|>" as characters."""
-    words = _pieces()
+INTERN_CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+{{ '<|im_start|>' + message.role + '\\n' }}
+{%- if message.content is string -%}{{ message.content }}
+{%- else -%}
+{%- for part in message.content -%}
+{%- if part.type == 'image' -%}{{ '<IMG_CONTEXT>\\n' }}
+{%- elif part.type == 'video' -%}{{ '<|video_pad|>\\n' }}
+{%- else -%}{{ part.text }}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+{{ '<|im_end|>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
+"""
+
+
+def build(family: Family = "qwen2_5_vl") -> transformers.PreTrainedTokenizerFast:
+    """The tokenizer with the special tokens and the chat template of the family.
+
+    Encode untrusted text with `split_special_tokens=True`, which reads "<|im_end|>" as characters.
+    """
+    intern = family == "internvl"
+    special = (*SPECIAL, *INTERN_SPECIAL) if intern else SPECIAL
+    # An ordinary piece of the same letters would be the special token itself: untrusted text could spell it.
+    words = [piece for piece in _pieces() if piece not in special]
     # Fewest pieces win; among equals the least even split, so that a choice never hangs on rounding.
     scored = [("<unk>", _BYTE_SCORE), *((f"<0x{byte:02X}>", _BYTE_SCORE) for byte in range(256))]
     scored += [(piece, -1 + 1e-6 * len(piece) ** 2) for piece in words]
     core = tokenizers.Tokenizer(models.Unigram(scored, unk_id=0, byte_fallback=True))
     core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    core.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in SPECIAL])
+    core.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in special])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
+        chat_template=INTERN_CHAT_TEMPLATE if intern else CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_max_length=4096,
+        **({"extra_special_tokens": _INTERN_NAMES} if intern else {}),
     )
 
 
-def save(path: pathlib.Path) -> None:
+def save(path: pathlib.Path, family: Family = "qwen2_5_vl") -> None:
     """Writes tokenizer.json, tokenizer_config.json and the chat template into the directory `path`."""
-    build().save_pretrained(str(path))
+    build(family).save_pretrained(str(path))
     # transformers 5 writes a class name that 4.x does not know; both know this one.
     file = path / "tokenizer_config.json"
     settings = json.loads(file.read_text())
