@@ -138,7 +138,7 @@ def state_of(workdir):
     """The newest training state of a run."""
     cfg = run_directory.read_config(workdir)
     architecture_, _ = hf_import.load_config(cfg.policy.path)
-    base = hf_import.load_params(cfg.policy.path, architecture_, cfg.policy.dtype)
+    base = hf_import.shapes(architecture_, cfg.policy.dtype)
     fresh = update.init(lora.init(jax.random.key(0), base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
     return jax.device_get(run_directory.read_state(workdir, fresh))
 

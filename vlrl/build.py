@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import transformers
 
@@ -71,7 +70,7 @@ def _model(name: str, cfg: Any, lora_scale: float, remat: bool) -> tuple[vlm.Vlm
         raise ValueError(f"{name}.path: {cfg.path!r} holds no config.json; give a Hugging Face checkpoint directory")
     architecture, _ = hf_import.load_config(cfg.path)
     model = vlm.Vlm(architecture, jnp.dtype(cfg.dtype), lora_scale, cfg.unroll_layers, remat)
-    base = jax.tree.map(jnp.asarray, hf_import.load_params(cfg.path, architecture, cfg.dtype))
+    base = hf_import.place_params(cfg.path, architecture, cfg.dtype)
     # Local files only, and never code from the directory.
     tokenizer = transformers.AutoTokenizer.from_pretrained(cfg.path, local_files_only=True, trust_remote_code=False)
     return model, base, tokenizer

@@ -17,7 +17,7 @@ from vlrl.rl import optimizer, update
 
 def export(cfg: config.Config, workdir: pathlib.Path, format: str, out: pathlib.Path, overwrite: bool) -> None:
     architecture, _ = hf_import.load_config(cfg.policy.path)
-    base = hf_import.load_params(cfg.policy.path, architecture, cfg.policy.dtype)
+    base = hf_import.shapes(architecture, cfg.policy.dtype)  # no weights: only the adapter's shapes hang on it
     fresh = update.init(lora.init(jax.random.key(0), base, cfg.lora), optimizer.make(cfg.opt, cfg.steps))
     adapter = jax.device_get(run_directory.read_state(workdir, fresh).adapter)
     if format == "hf":

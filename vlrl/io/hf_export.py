@@ -75,10 +75,10 @@ def export_merged(
     if params is not None:
         _check("params", params, {entry.path: entry.leaf_shape for entry in table})
     entries = {name: (entry, i) for entry in table for i, name in enumerate(entry.names)}
-    with contextlib.ExitStack() as stack, _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
+    with _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
         stored = {
             tensor.name: tensor
-            for tensor in tensor_files.open_all(base_dir, stack)
+            for tensor in tensor_files.list_all(base_dir)
             if hf_keys.canonical(cfg.family, tensor.name) in entries  # a tied head is a copy of the embedding: left out
         }
 

@@ -1,14 +1,13 @@
 """A Hugging Face directory -> our configuration and parameter tree. Nothing of it is ever executed."""
 
-import contextlib
 import pathlib
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
-from vlrl.io import hf_entry, hf_keys, tensor_files
+from vlrl.io import hf_keys, leaves, tensor_files
 from vlrl.io.hf_entry import Entry
 from vlrl.models import config as model_config
 from vlrl.models.config import Family, VlmConfig
@@ -41,24 +40,59 @@ def shapes(cfg: VlmConfig, dtype: str) -> dict[str, Any]:
 def load_params(directory: str | pathlib.Path, cfg: VlmConfig, dtype: str) -> dict[str, Any]:
     """The tree of {"params": tree}, as numpy arrays of `dtype`, layers stacked on axis 0.
 
-    Read tensor by tensor straight into the stacked array: the peak is the tree plus one tensor.
-
     Raises:
         ValueError: files that are not safe or not readable (see `tensor_files`), and every tensor that is missing,
             unexpected, misshapen or not floating point, all at once.
     """
-    directory = pathlib.Path(directory)
+    stored = _fitting(pathlib.Path(directory), cfg)
+    return hf_keys.unflatten({entry.path: leaves.host(entry, stored, np.dtype(dtype)) for entry in hf_keys.table(cfg)})
+
+
+def place_params(
+    directory: str | pathlib.Path,
+    cfg: VlmConfig,
+    dtype: str,
+    shardings: Mapping[str, Any] | jax.sharding.Sharding | None = None,
+) -> dict[str, Any]:
+    """The tree of {"params": tree} on devices, read tensor by tensor straight into its shardings.
+
+    Host memory at its peak: the parameters that lie in it (those of CPU devices) and one tensor.
+
+    Args:
+        directory: Hugging Face checkpoint.
+        cfg: its configuration.
+        dtype: of every leaf.
+        shardings: a tree of them like `shapes`, or one for all leaves; None puts all on the default device.
+
+    Raises:
+        ValueError: like `load_params`, and every leaf that `shardings` lacks or has too many.
+    """
     table = hf_keys.table(cfg)
-    with contextlib.ExitStack() as stack:
-        stored, problems = _by_canonical_name(cfg.family, tensor_files.open_all(directory, stack))
-        head = stored.pop(hf_keys.HEAD, None) if cfg.tie_word_embeddings else None
-        problems += _differences(stored, table)
-        if not problems and head is not None:
-            problems += _tied_head_problems(head, stored[hf_keys.embedding_name(cfg)])
-        if problems:
-            raise ValueError(f"{directory}: the weights do not fit config.json; download the directory again:\n  "
-                             + "\n  ".join(problems))  # fmt: skip
-        return hf_keys.unflatten({entry.path: _leaf(entry, stored, np.dtype(dtype)) for entry in table})
+    if isinstance(shardings, Mapping):
+        where = hf_keys.flatten(shardings)
+        lines = [f"missing {'/'.join(entry.path)}" for entry in table if entry.path not in where]
+        lines += [f"unexpected {'/'.join(path)}" for path in where.keys() - {entry.path for entry in table}]
+        if lines:
+            raise ValueError("shardings: not those of this model; make them from its shapes:\n  " + "\n  ".join(lines))
+    else:
+        where = {entry.path: shardings for entry in table}
+    stored = _fitting(pathlib.Path(directory), cfg)
+    return hf_keys.unflatten(
+        {entry.path: leaves.placed(entry, stored, np.dtype(dtype), where[entry.path]) for entry in table}
+    )
+
+
+def _fitting(directory: pathlib.Path, cfg: VlmConfig) -> dict[str, tensor_files.Stored]:
+    """Every tensor of the directory by the table's name, once all of them are known to fit `cfg`."""
+    stored, problems = _by_canonical_name(cfg.family, tensor_files.list_all(directory))
+    head = stored.pop(hf_keys.HEAD, None) if cfg.tie_word_embeddings else None
+    problems += _differences(stored, hf_keys.table(cfg))
+    if not problems and head is not None:
+        problems += _tied_head_problems(head, stored[hf_keys.embedding_name(cfg)])
+    if problems:
+        raise ValueError(f"{directory}: the weights do not fit config.json; download the directory again:\n  "
+                         + "\n  ".join(problems))  # fmt: skip
+    return stored
 
 
 def _by_canonical_name(
@@ -93,15 +127,6 @@ def _tied_head_problems(head: tensor_files.Stored, embedding: tensor_files.Store
         return []
     return [f"tie_word_embeddings is true in config.json, but {head.name} in {head.file.name} differs from "
             f"{embedding.name} in {embedding.file.name}; set the flag to false or remove the head"]  # fmt: skip
-
-
-def _leaf(entry: Entry, stored: dict[str, tensor_files.Stored], dtype: np.dtype) -> Float[np.ndarray, "..."]:
-    if not entry.layers:
-        return np.ascontiguousarray(hf_entry.to_ours(entry, stored[entry.name].read()).astype(dtype))
-    leaf = np.empty(entry.leaf_shape, dtype)
-    for i, name in enumerate(entry.names):
-        leaf[i] = hf_entry.to_ours(entry, stored[name].read())
-    return leaf
 
 
 def eos_token_ids(directory: str | pathlib.Path, tokenizer: Vocabulary) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
-"""The safetensors files of a Hugging Face directory, opened lazily and with suspicion: weights are data, never code."""
+"""The safetensors files of a Hugging Face directory, read lazily and with suspicion: weights are data, never code."""
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -27,15 +26,18 @@ class Stored:
     shape: tuple[int, ...]
     dtype: str
     """safetensors code, such as BF16."""
-    handle: Any
 
-    def read(self) -> Shaped[np.ndarray, "..."]:
-        """The tensor, in the dtype of the file."""
-        return self.handle.get_tensor(self.name)
+    def read(self, part: tuple[slice, ...] = ()) -> Shaped[np.ndarray, "..."]:
+        """The tensor, or a part of it, in the dtype of the file.
+
+        Opened for this alone: pages of a file that stays mapped count as memory of the process until it is closed.
+        """
+        with safetensors.safe_open(self.file, framework="np") as file:
+            return file.get_slice(self.name)[part] if part else file.get_tensor(self.name)
 
 
-def open_all(directory: pathlib.Path, stack: contextlib.ExitStack) -> list[Stored]:
-    """Every tensor of the directory's safetensors files, which stay open until `stack` closes.
+def list_all(directory: pathlib.Path) -> list[Stored]:
+    """Every tensor of the directory's safetensors files.
 
     Raises:
         ValueError: no safetensors, a file that cannot be read, an index that leaves the directory or does not agree
@@ -47,10 +49,10 @@ def open_all(directory: pathlib.Path, stack: contextlib.ExitStack) -> list[Store
     for name in sorted(names):
         file = inside(directory, name)
         try:
-            handle = stack.enter_context(safetensors.safe_open(file, framework="np"))
-            for key in handle.keys():  # noqa: SIM118  no mapping
-                part = handle.get_slice(key)
-                stored.append(Stored(key, file, tuple(part.get_shape()), part.get_dtype(), handle))
+            with safetensors.safe_open(file, framework="np") as handle:
+                for key in handle.keys():  # noqa: SIM118  no mapping
+                    part = handle.get_slice(key)
+                    stored.append(Stored(key, file, tuple(part.get_shape()), part.get_dtype()))
         except (safetensors.SafetensorError, OSError) as error:
             raise ValueError(f"{file}: not a readable safetensors file ({error}); download or copy it again") from error
     if weight_map is not None:

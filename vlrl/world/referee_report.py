@@ -8,8 +8,6 @@ import dataclasses
 import json
 import pathlib
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vlrl import config
@@ -37,7 +35,7 @@ def grade(referee: pathlib.Path, cfg: config.Config, num_claims: int) -> list[Gr
     """The referee's grades of about `num_claims` new claims of every kind."""
     model_cfg, _ = hf_import.load_config(referee)
     model = vlm.Vlm(model_cfg, unroll=True)
-    base = jax.tree.map(jnp.asarray, hf_import.load_params(referee, model_cfg, "float32"))
+    base = hf_import.place_params(referee, model_cfg, "float32")
     tiny, rng, size = tokenizer.build(), np.random.default_rng(HELD_OUT_SEED), cfg.referee.claims_per_call
     questions = grader.repeated(referee_prompt.question_tokens(tiny, architecture.CONFIG, cfg.referee), size)
     letters, grades = referee_prompt.letter_ids(tiny), np.array(referee_prompt.GRADES)
