@@ -4,44 +4,20 @@ Merged checkpoints keep the tensor names of their base; adapters follow the modu
 different spellings (see `hf_keys`), and a mixed-up one loads as the bare base model with no more than a warning.
 """
 
-import contextlib
-import json
 import pathlib
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import huggingface_hub
 import numpy as np
 import safetensors.numpy
 from jaxtyping import Float, Shaped
 
 from vlrl.config import LoraConfig
-from vlrl.io import hf_entry, hf_import, hf_keys, tensor_files
+from vlrl.io import hf_directory, hf_entry, hf_import, hf_keys, tensor_files
 from vlrl.io.hf_entry import Entry
 from vlrl.models import config as model_config
 from vlrl.models.config import Family
-
-CARRIED = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-    "processor_config.json",
-    "chat_template.json",
-    "chat_template.jinja",
-    "LICENSE",
-    "NOTICE",
-)
-"""Copied from the base where it has them; code never is."""
-
-MAX_SHARD_BYTES = 5 * 10**9
 
 
 def export_merged(
@@ -50,7 +26,7 @@ def export_merged(
     adapter: Mapping[str, Any],
     lora_cfg: LoraConfig,
     out: str | pathlib.Path,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
+    max_shard_bytes: int = hf_directory.MAX_SHARD_BYTES,
     overwrite: bool = False,
 ) -> None:
     """Writes W + alpha/rank * (a b)^T: added in float32, stored in the dtype and under the name of the base file.
@@ -75,7 +51,7 @@ def export_merged(
     if params is not None:
         _check("params", params, {entry.path: entry.leaf_shape for entry in table})
     entries = {name: (entry, i) for entry in table for i, name in enumerate(entry.names)}
-    with _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
+    with hf_directory.new(base_dir, pathlib.Path(out), overwrite) as folder:
         stored = {
             tensor.name: tensor
             for tensor in tensor_files.list_all(base_dir)
@@ -90,10 +66,10 @@ def export_merged(
                 tensor = tensor.astype(np.float32) + delta
             return tensor.astype(np.dtype(tensor_files.FLOATS[stored[name].dtype]))
 
-        sizes = {name: (*tensor.shape, _itemsize(tensor.dtype)) for name, tensor in stored.items()}
-        _write_tensors(folder, sizes, merged, max_shard_bytes)
-        _write_config(folder, raw, cfg.tie_word_embeddings)
-        _carry(base_dir, folder)
+        sizes = {name: (*tensor.shape, hf_directory.itemsize(tensor.dtype)) for name, tensor in stored.items()}
+        hf_directory.write_tensors(folder, sizes, merged, max_shard_bytes)
+        hf_directory.write_config(folder, raw, cfg.tie_word_embeddings)
+        hf_directory.carry(base_dir, folder)
 
 
 def export_full(
@@ -102,7 +78,7 @@ def export_full(
     dtype: str,
     out: str | pathlib.Path,
     carry_from: str | pathlib.Path | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
+    max_shard_bytes: int = hf_directory.MAX_SHARD_BYTES,
     overwrite: bool = False,
 ) -> None:
     """Writes a whole model that has no base directory: `config` becomes config.json, weights are stored as `dtype`.
@@ -114,12 +90,14 @@ def export_full(
     _check("params", params, {entry.path: entry.leaf_shape for entry in table})
     entries = {name: (entry, i) for entry in table for i, name in enumerate(entry.names)}
     target = np.dtype(dtype)
-    with _new_directory(None, pathlib.Path(out), overwrite) as folder:
+    with hf_directory.new(None, pathlib.Path(out), overwrite) as folder:
         sizes = {name: (*entry.shape, target.itemsize) for name, (entry, _) in entries.items()}
-        _write_tensors(folder, sizes, lambda name: _tensor(params, *entries[name]).astype(target), max_shard_bytes)
-        _write_config(folder, dict(config), cfg.tie_word_embeddings)
+        hf_directory.write_tensors(
+            folder, sizes, lambda name: _tensor(params, *entries[name]).astype(target), max_shard_bytes
+        )
+        hf_directory.write_config(folder, dict(config), cfg.tie_word_embeddings)
         if carry_from is not None:
-            _carry(pathlib.Path(carry_from), folder)
+            hf_directory.carry(pathlib.Path(carry_from), folder)
 
 
 def export_peft(
@@ -153,10 +131,12 @@ def export_peft(
             a, b = (np.asarray(leaves[half][i], np.float32) for half in ("a", "b"))
             tensors[hf_keys.lora_name(cfg.family, i, target, "A")] = np.ascontiguousarray(a.T)
             tensors[hf_keys.lora_name(cfg.family, i, target, "B")] = np.ascontiguousarray(b.T)
-    _check_finite(tensors)
-    with _new_directory(base_dir, pathlib.Path(out), overwrite) as folder:
+    hf_directory.check_finite(tensors)
+    with hf_directory.new(base_dir, pathlib.Path(out), overwrite) as folder:
         safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        _write_json(folder / "adapter_config.json", _peft_config(cfg.family, lora_cfg, base_name or str(base_dir)))
+        hf_directory.write_json(
+            folder / "adapter_config.json", _peft_config(cfg.family, lora_cfg, base_name or str(base_dir))
+        )
 
 
 def _peft_config(family: Family, lora_cfg: LoraConfig, base_name: str) -> dict[str, Any]:
@@ -202,79 +182,3 @@ def _check(what: str, tree: Mapping[str, Any], expected: dict[tuple[str, ...], t
     if problems:
         raise ValueError(f"{what}: does not fit the base checkpoint and config; export with those of the run:\n  "
                          + "\n  ".join(problems))  # fmt: skip
-
-
-def _check_finite(tensors: Mapping[str, Shaped[np.ndarray, "..."]]) -> None:
-    bad = [name for name, tensor in tensors.items() if not np.isfinite(tensor).all()]
-    if bad:
-        raise ValueError(f"not finite: {', '.join(bad)}; export an earlier step of the run")
-
-
-def _itemsize(code: str) -> int:
-    return np.dtype(tensor_files.FLOATS[code]).itemsize
-
-
-def _write_tensors(
-    folder: pathlib.Path,
-    sizes: dict[str, tuple[int, ...]],
-    read: Callable[[str], Shaped[np.ndarray, "..."]],
-    max_shard_bytes: int,
-) -> None:
-    """One file, or shards and their index; only the tensors of one shard are in memory at a time.
-
-    `sizes` holds shape and bytes of an element of each tensor: the planner needs no more.
-    """
-    split = huggingface_hub.split_state_dict_into_shards_factory(
-        sizes,
-        get_storage_size=lambda size: int(np.prod(size, dtype=np.int64)),
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=max_shard_bytes,
-    )
-    for file, names in split.filename_to_tensors.items():
-        tensors = {name: np.ascontiguousarray(read(name)) for name in names}
-        _check_finite(tensors)
-        safetensors.numpy.save_file(tensors, folder / file, metadata={"format": "pt"})
-    if split.is_sharded:
-        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        _write_json(folder / tensor_files.INDEX, index)
-
-
-def _write_config(folder: pathlib.Path, raw: dict[str, Any], tied: bool) -> None:
-    """config.json with the tie flag said aloud wherever a reader may look: defaults differ between versions."""
-    raw = raw | {"tie_word_embeddings": tied}
-    if "text_config" in raw:
-        raw["text_config"] = raw["text_config"] | {"tie_word_embeddings": tied}
-    _write_json(folder / "config.json", raw)
-
-
-def _carry(source: pathlib.Path, folder: pathlib.Path) -> None:
-    for name in CARRIED:
-        if (source / name).exists():
-            shutil.copyfile(tensor_files.inside(source, name), folder / name)
-
-
-def _write_json(file: pathlib.Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _new_directory(base_dir: pathlib.Path | None, out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
-    """A folder to fill that becomes `out` in one rename when the block succeeds and vanishes when it fails."""
-    out = out.absolute()
-    if base_dir is not None and base_dir.resolve().is_relative_to(out.resolve()):
-        raise ValueError(f"{out}: holds the base checkpoint {base_dir}; export to another directory")
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not overwrite)):
-        raise ValueError(f"{out}: already in use; choose another directory or set overwrite")
-    partial, old = out.with_name(f".{out.name}.partial"), out.with_name(f".{out.name}.old")
-    shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    partial.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
