@@ -7,15 +7,19 @@ import sys
 import jax
 import numpy as np
 import pytest
-from tiny_base import FAMILIES, family_config, tensors_of, write_base
+from tiny_base import tensors_of, write_base
 
-from vlrl.io import hf_import, hf_keys, leaves
+from vlrl.io import hf_export, hf_import, hf_keys, leaves
+from vlrl.world import random_checkpoint
 
 
-@pytest.fixture(params=FAMILIES)
-def checkpoint(request, tmp_path):
-    raw = family_config(request.param)
-    return write_base(tmp_path / "base", raw, tensors_of(raw, "float32"), shards=3)
+@pytest.fixture(scope="module", params=random_checkpoint.HF_CONFIGS)
+def checkpoint(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checkpoint") / "base"
+    raw = random_checkpoint.hf_config(request.param)
+    params = random_checkpoint.params(raw, 0)
+    hf_export.export_full(raw, params, "float32", directory, max_shard_bytes=200_000)
+    return directory
 
 
 def placed(directory, dtype="bfloat16", shardings=None):

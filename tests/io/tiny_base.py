@@ -45,62 +45,6 @@ def tiny_config(tied: bool = False) -> dict:
     }
 
 
-def _text(tied: bool) -> dict:
-    return {
-        "vocab_size": 20,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 6,
-        "intermediate_size": 12,
-        "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": tied,
-    }
-
-
-def family_config(family: str, tied: bool = False) -> dict:
-    """config.json of a tiny checkpoint of any family, every size different."""
-    if family == "qwen2_5_vl":
-        return tiny_config(tied)
-    if family in ("qwen2", "qwen3"):
-        return {"model_type": family, "eos_token_id": 3, **_text(tied)}
-    if family == "internvl":
-        vision = {
-            "num_hidden_layers": 3,
-            "hidden_size": 6,
-            "num_attention_heads": 2,
-            "intermediate_size": 10,
-            "image_size": [28, 28],
-            "patch_size": [14, 14],
-            "attention_bias": True,
-        }
-        text = {"model_type": "qwen2", **_text(tied)}
-        tops = {"image_token_id": 15, "downsample_ratio": 0.5, "tie_word_embeddings": tied}
-        return {"model_type": "internvl", **tops, "text_config": text, "vision_config": vision}
-    vision = {
-        "depth": 3,
-        "hidden_size": 6,
-        "num_heads": 2,
-        "intermediate_size": 10,
-        "out_hidden_size": 8,
-        "patch_size": 16,
-        "temporal_patch_size": 2,
-        "spatial_merge_size": 2,
-        "num_position_embeddings": 16,
-        "deepstack_visual_indexes": [0, 1],
-    }
-    rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [1, 1, 1]}
-    text = {"model_type": "qwen3_vl_text", **_text(tied), "rope_scaling": rope}
-    ids = {"image_token_id": 15, "video_token_id": 16, "vision_start_token_id": 17, "vision_end_token_id": 18}
-    tops = {"model_type": "qwen3_vl", "tie_word_embeddings": tied, **ids}
-    return {**tops, "text_config": text, "vision_config": vision}
-
-
-FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl", "qwen2", "qwen3")
-
-
 def tensors_of(raw: dict, dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
     """Random tensors under the names of a published checkpoint."""
     rng = np.random.default_rng(seed)

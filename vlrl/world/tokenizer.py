@@ -145,10 +145,14 @@ def build(family: Family = "qwen2_5_vl") -> transformers.PreTrainedTokenizerFast
 def save(path: pathlib.Path, family: Family = "qwen2_5_vl") -> None:
     """Writes tokenizer.json, tokenizer_config.json and the chat template into the directory `path`."""
     build(family).save_pretrained(str(path))
-    # transformers 5 writes a class name that 4.x does not know; both know this one.
+    # transformers 5 writes a class name that 4.x does not know, and spreads named special tokens over the file; both
+    # know this class, and the names in one place.
     file = path / "tokenizer_config.json"
     settings = json.loads(file.read_text())
     settings.pop("backend", None)
+    if family == "internvl":
+        settings = {name: value for name, value in settings.items() if name not in _INTERN_NAMES}
+        settings["extra_special_tokens"] = _INTERN_NAMES
     file.write_text(json.dumps({**settings, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2) + "\n")
 
 
