@@ -54,8 +54,8 @@ class IdTokenizer:
 
     def __init__(self, cfg, num_tokens=None):
         self.num_tokens = num_tokens or cfg.vocab_size
-        marks = MARKS[cfg.family]
-        self.special = {
+        marks = MARKS.get(cfg.family)
+        self.special = marks and {
             marks.image: cfg.image_token_id,
             marks.video: cfg.video_token_id,
             # InternVL's config.json does not name these two
