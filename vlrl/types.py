@@ -24,6 +24,8 @@ Variables = Mapping[str, Any]
 
 Task = Literal["mcq", "when", "where", "both", "item"]
 Outcome = Literal["pass", "fail"]
+Finding = Literal["pass", "fail", "unable"]
+"""What a judge concludes: an outcome, or that the description does not let it apply the criterion."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +226,19 @@ class Verdict:
     relevance: float
     localization: float
     letters: tuple[str, str]
+    failure: Failure | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What the judge makes of one description, which with the item is all it reads; or why it says nothing."""
+
+    finding: Finding | None = None
+    """None where a gate or a failure kept the judge from saying."""
+    is_relevant: bool = False
+    is_clear: bool = False
+    gate: str = ""
+    """Why the description was not worth a question (empty, truncated, repetitive): worth nothing, and no failure."""
     failure: Failure | None = None
 
 

@@ -70,6 +70,22 @@ def asked(example: types.Example) -> str:
     return "\n".join([example.question, *(f"{letter}. {option}" for letter, option in lettered)])
 
 
+def item_text(template: str, item: types.Item) -> list[Segment]:
+    """The template, which is ours, with the item's own words, which are not, in the place of {text} and the others.
+
+    Raises ValueError naming a field that items have not.
+    """
+    values = {"age": f"{item.age_months:g}", "text": item.text, "criterion": item.criterion}
+    values |= {"guidance": item.guidance, "domain": item.domain}
+    segments: list[Segment] = []
+    for text, field, _, _ in string.Formatter().parse(template):
+        if field is not None and field not in values:
+            raise ValueError(f"{template!r}: items have no {{{field}}}; use {', '.join(f'{{{n}}}' for n in values)}")
+        segments += [Text(text, True)] * bool(text)
+        segments += [Text(values[field], False)] if field is not None else []
+    return segments
+
+
 def policy_prompt(
     example: types.Example,
     slices: SlicePatches,

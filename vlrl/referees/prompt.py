@@ -11,7 +11,7 @@ from jaxtyping import Int, UInt8
 from vlrl.config import RefereeConfig
 from vlrl.data import boxes, encoding, prompt, vision
 from vlrl.models.config import VlmConfig
-from vlrl.referees import views
+from vlrl.referees import grader, views
 from vlrl.types import Box, Example
 
 LETTERS = "ABCDE"
@@ -59,10 +59,4 @@ def question_tokens(tokenizer: Any, model: VlmConfig, cfg: RefereeConfig) -> tup
 
 def letter_ids(tokenizer: Any) -> Int[np.ndarray, " 5"]:
     """Token ids of A to E. Raises ValueError where a letter is not one token."""
-    ids = []
-    for letter in LETTERS:
-        tokens = encoding.tokenize_text(tokenizer, letter, trusted=False)
-        if len(tokens) != 1:
-            raise ValueError(f"referee tokenizer: {letter!r} is {len(tokens)} tokens, must be 1; use another referee")
-        ids.append(tokens[0])
-    return np.array(ids, np.int32)
+    return grader.word_ids(tokenizer, LETTERS, "referee")
