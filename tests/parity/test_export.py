@@ -136,3 +136,6 @@ def test_adapter_that_peft_saves_again_has_our_names(base, adapter, tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     config = json.loads((tmp_path / "again" / "adapter_config.json").read_text())
     assert config["lora_alpha"] / config["r"] == LORA.alpha / LORA.rank
+    read, lora_cfg = hf_import.load_adapter(tmp_path / "again", hf_import.load_config(base)[0])
+    assert lora_cfg == LORA
+    assert all(np.array_equal(leaf, hf_keys.flatten(adapter)[path]) for path, leaf in hf_keys.flatten(read).items())

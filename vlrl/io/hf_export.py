@@ -123,17 +123,16 @@ def export_peft(
     """
     base_dir = pathlib.Path(base_dir)
     cfg, _ = hf_import.load_config(base_dir)
-    _check("adapter", adapter, hf_keys.lora_shapes(cfg, lora_cfg.rank, lora_cfg.targets))
-    tensors = {}
-    for target in lora_cfg.targets:
-        leaves = adapter["decoder"]["layers"][target]
-        for i in range(cfg.num_layers):
-            a, b = (np.asarray(leaves[half][i], np.float32) for half in ("a", "b"))
-            tensors[hf_keys.lora_name(cfg.family, i, target, "A")] = np.ascontiguousarray(a.T)
-            tensors[hf_keys.lora_name(cfg.family, i, target, "B")] = np.ascontiguousarray(b.T)
+    table = hf_keys.lora_table(cfg, lora_cfg.rank, lora_cfg.targets)
+    _check("adapter", adapter, {entry.path: entry.leaf_shape for entry in table})
+    tensors = {
+        name: np.ascontiguousarray(_tensor(adapter, entry, i).astype(np.float32))
+        for entry in table
+        for i, name in enumerate(entry.names)
+    }
     hf_directory.check_finite(tensors)
     with hf_directory.new(base_dir, pathlib.Path(out), overwrite) as folder:
-        safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        safetensors.numpy.save_file(tensors, folder / tensor_files.ADAPTER, metadata={"format": "pt"})
         hf_directory.write_json(
             folder / "adapter_config.json", _peft_config(cfg.family, lora_cfg, base_name or str(base_dir))
         )

@@ -1,16 +1,40 @@
 """A Hugging Face directory -> our configuration and parameter tree. Nothing of it is ever executed."""
 
+import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
+from vlrl.config import LoraConfig
 from vlrl.io import hf_keys, leaves, tensor_files
 from vlrl.io.hf_entry import Entry
 from vlrl.models import config as model_config
-from vlrl.models.config import Family, VlmConfig
+from vlrl.models.config import VlmConfig
+
+PEFT_EXTRAS = (
+    "use_dora",
+    "use_rslora",
+    "use_qalora",
+    "bias",
+    "lora_bias",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+    "trainable_token_indices",
+    "target_parameters",
+    "layer_replication",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "use_bdlora",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
+"""Settings of adapter_config.json that make another function, or further weights, of the same two matrices."""
 
 
 @runtime_checkable
@@ -82,9 +106,53 @@ def place_params(
     )
 
 
+def load_adapter(directory: str | pathlib.Path, cfg: VlmConfig) -> tuple[dict[str, Any], LoraConfig]:
+    """The tree of {"lora": tree} as float32 numpy arrays, and the configuration it was trained with, of a PEFT adapter.
+
+    Args:
+        directory: adapter_config.json and adapter_model.safetensors.
+        cfg: configuration of the base that the adapter belongs to.
+
+    Raises:
+        ValueError: files that are not safe or not readable, settings of peft that change what an adapter computes, and
+            every tensor that is missing, unexpected, misshapen or not floating point, all at once.
+    """
+    directory = pathlib.Path(directory)
+    canonical = functools.partial(hf_keys.lora_canonical, cfg.family)
+    stored, problems = _by_canonical_name(canonical, tensor_files.list_file(directory, tensor_files.ADAPTER))
+    rank, alpha = _rank_and_alpha(directory / "adapter_config.json")
+    layers = hf_keys.LORA_PREFIX + hf_keys.lora_parent(cfg.family)
+    modules = {name.split(".lora_")[0] for name in stored if name.startswith(layers)}
+    targets = tuple(t for t, module in hf_keys.LORA_MODULES.items() if any(m.endswith(module) for m in modules))
+    table = hf_keys.lora_table(cfg, rank, targets)
+    problems += _differences(stored, table)
+    if not targets:
+        problems.append("missing all language layers")
+    if problems:
+        raise ValueError(f"{directory}: the adapter does not fit this {cfg.family} base; give one of its language "
+                         "layers:\n  " + "\n  ".join(problems))  # fmt: skip
+    tree = hf_keys.unflatten({entry.path: leaves.host(entry, stored, np.dtype("float32")) for entry in table})
+    return tree, LoraConfig(rank, alpha, targets)
+
+
+def _rank_and_alpha(file: pathlib.Path) -> tuple[int, float]:
+    """What scales an adapter, once its adapter_config.json asks for nothing but W x + alpha/r B A x."""
+    raw = tensor_files.read_json(file)
+    if raw.get("peft_type") != "LORA":
+        raise ValueError(f"{file}: peft_type {raw.get('peft_type')!r} is not implemented; use a LORA adapter")
+    for name in PEFT_EXTRAS:
+        if raw.get(name) not in (None, False, "none", [], {}):
+            raise ValueError(f"{file}: {name} {raw[name]!r} is not implemented; merge the adapter with peft first")
+    rank, alpha = raw.get("r"), raw.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+        raise ValueError(f"{file}: r {rank!r} and lora_alpha {alpha!r} must be numbers; take the file of the adapter")
+    return rank, float(alpha)
+
+
 def _fitting(directory: pathlib.Path, cfg: VlmConfig) -> dict[str, tensor_files.Stored]:
     """Every tensor of the directory by the table's name, once all of them are known to fit `cfg`."""
-    stored, problems = _by_canonical_name(cfg.family, tensor_files.list_all(directory))
+    canonical = functools.partial(hf_keys.canonical, cfg.family)
+    stored, problems = _by_canonical_name(canonical, tensor_files.list_all(directory))
     head = stored.pop(hf_keys.HEAD, None) if cfg.tie_word_embeddings else None
     problems += _differences(stored, hf_keys.table(cfg))
     if not problems and head is not None:
@@ -96,12 +164,12 @@ def _fitting(directory: pathlib.Path, cfg: VlmConfig) -> dict[str, tensor_files.
 
 
 def _by_canonical_name(
-    family: Family, tensors: list[tensor_files.Stored]
+    canonical: Callable[[str], str], tensors: list[tensor_files.Stored]
 ) -> tuple[dict[str, tensor_files.Stored], list[str]]:
     named: dict[str, tensor_files.Stored] = {}
     problems = []
     for tensor in tensors:
-        name = hf_keys.canonical(family, tensor.name)
+        name = canonical(tensor.name)
         if name in named:
             problems.append(f"twice {name}: as {named[name].name} in {named[name].file.name} and as {tensor.name} in "
                             f"{tensor.file.name}")  # fmt: skip

@@ -22,6 +22,9 @@ LORA_MODULES = {
 }
 """Adapter target -> module inside a language layer."""
 
+LORA_PREFIX = "base_model.model."
+"""peft's wrapper around the model."""
+
 HEAD = "lm_head.weight"
 
 SPELLINGS: dict[Family, tuple[tuple[str, str], ...]] = {
@@ -106,13 +109,13 @@ def lora_parent(family: Family) -> str:
     return "model.layers" if family in TEXT_ONLY else "model.language_model.layers"
 
 
-def lora_name(family: Family, layer: int, target: str, half: Literal["A", "B"]) -> str:
+def lora_name(family: Family, layer: int | str, target: str, half: Literal["A", "B"]) -> str:
     """Name of an adapter tensor as peft saves it from transformers >= 4.52 (4.57 and 5.x are the same)."""
-    return f"base_model.model.{lora_parent(family)}.{layer}.{LORA_MODULES[target]}.lora_{half}.weight"
+    return f"{LORA_PREFIX}{lora_parent(family)}.{layer}.{LORA_MODULES[target]}.lora_{half}.weight"
 
 
-def lora_shapes(cfg: VlmConfig, rank: int, targets: tuple[str, ...]) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """Leaf path -> shape of our adapter tree: a [layers, in, rank], b [layers, rank, out].
+def lora_table(cfg: VlmConfig, rank: int, targets: tuple[str, ...]) -> tuple[Entry, ...]:
+    """Every leaf of our adapter tree: a [layers, in, rank], b [layers, rank, out], by the names of peft.
 
     Raises:
         ValueError: a target is no projection of a language layer.
@@ -120,13 +123,29 @@ def lora_shapes(cfg: VlmConfig, rank: int, targets: tuple[str, ...]) -> dict[tup
     unknown = [target for target in targets if target not in LORA_MODULES]
     if unknown:
         raise ValueError(f"lora.targets: {unknown} are no language projections; choose from {list(LORA_MODULES)}")
-    kernels = {entry.path[2]: entry.leaf_shape for entry in _decoder(cfg) if entry.path[-1] == "kernel"}
-    shapes: dict[tuple[str, ...], tuple[int, ...]] = {}
+    shapes = {entry.path[2]: entry.shape for entry in _decoder(cfg) if entry.path[-1] == "kernel"}
+    entries = []
     for target in targets:
-        layers, inputs, outputs = kernels[target]
-        shapes["decoder", "layers", target, "a"] = (layers, inputs, rank)
-        shapes["decoder", "layers", target, "b"] = (layers, rank, outputs)
-    return shapes
+        outputs, inputs = shapes[target]
+        path = ("decoder", "layers", target)
+        for name, leaf, shape in (
+            (lora_name(cfg.family, "{i}", target, "A"), "a", (rank, inputs)),
+            (lora_name(cfg.family, "{i}", target, "B"), "b", (outputs, rank)),
+        ):
+            entries.append(Entry((*path, leaf), name, shape, cfg.num_layers, "transpose"))
+    return tuple(entries)
+
+
+def lora_canonical(family: Family, name: str) -> str:
+    """The table's spelling of an adapter tensor: adapters saved over older transformers have other parents."""
+    module = canonical(family, name.removeprefix(LORA_PREFIX))
+    layers = f"{TEXT_ROOT[family]}.layers."
+    return f"{LORA_PREFIX}{lora_parent(family)}.{module.removeprefix(layers)}" if module.startswith(layers) else name
+
+
+def lora_shapes(cfg: VlmConfig, rank: int, targets: tuple[str, ...]) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Leaf path -> shape of our adapter tree. Raises ValueError like `lora_table`."""
+    return {entry.path: entry.leaf_shape for entry in lora_table(cfg, rank, targets)}
 
 
 def flatten(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

@@ -12,6 +12,7 @@ from jaxtyping import Shaped
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_model.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -45,18 +46,25 @@ def list_all(directory: pathlib.Path) -> list[Stored]:
     """
     weight_map = _weight_map(directory)
     names = {SINGLE} if weight_map is None else set(weight_map.values())
-    stored = []
-    for name in sorted(names):
-        file = inside(directory, name)
-        try:
-            with safetensors.safe_open(file, framework="np") as handle:
-                for key in handle.keys():  # noqa: SIM118  no mapping
-                    part = handle.get_slice(key)
-                    stored.append(Stored(key, file, tuple(part.get_shape()), part.get_dtype()))
-        except (safetensors.SafetensorError, OSError) as error:
-            raise ValueError(f"{file}: not a readable safetensors file ({error}); download or copy it again") from error
+    stored = [tensor for name in sorted(names) for tensor in list_file(directory, name)]
     if weight_map is not None:
         _check_index(directory / INDEX, weight_map, stored)
+    return stored
+
+
+def list_file(directory: pathlib.Path, name: str) -> list[Stored]:
+    """Every tensor of one safetensors file of the directory. Raises ValueError when it cannot be read."""
+    if not (directory / name).exists():
+        _refuse_pickles(directory)
+    file = inside(directory, name)
+    stored = []
+    try:
+        with safetensors.safe_open(file, framework="np") as handle:
+            for key in handle.keys():  # noqa: SIM118  no mapping
+                part = handle.get_slice(key)
+                stored.append(Stored(key, file, tuple(part.get_shape()), part.get_dtype()))
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: not a readable safetensors file ({error}); download or copy it again") from error
     return stored
 
 
@@ -70,13 +78,17 @@ def _weight_map(directory: pathlib.Path) -> dict[str, str] | None:
         if not isinstance(weight_map, dict) or not all(isinstance(value, str) for value in weight_map.values()):
             raise ValueError(f"{index}: no weight_map of tensor name to file name; download it again")
         return weight_map
+    _refuse_pickles(directory)
+    raise ValueError(f"{directory}: neither {SINGLE} nor {INDEX}; give a directory with safetensors weights")
+
+
+def _refuse_pickles(directory: pathlib.Path) -> None:
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory; give a Hugging Face checkpoint on this machine")
     pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLES)
     if pickles:
         raise ValueError(f"{directory}: only pickled weights ({', '.join(pickles)}), which can run code when opened; "
                          "convert them to safetensors where you trust them")  # fmt: skip
-    raise ValueError(f"{directory}: neither {SINGLE} nor {INDEX}; give a directory with safetensors weights")
 
 
 def inside(directory: pathlib.Path, name: str) -> pathlib.Path:
