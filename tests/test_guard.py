@@ -84,6 +84,10 @@ def test_first_update_must_move_the_adapter(tmp_path):
 def test_only_updates_in_a_row_count(tmp_path):
     skipped = {"skipped_updates": 1.0, "grad_norm": float("nan")}
     watched(tmp_path, [skipped, {}, skipped, {}, skipped], max_skipped_updates=2)
+    assert not (tmp_path / "replay").exists()
+    with pytest.raises(ValueError, match="2 updates in a row were not finite, the last at step 2"):
+        watched(tmp_path, [{}, skipped, skipped], max_skipped_updates=2)
+    assert checkpoint.steps(tmp_path / "replay") == [2]
 
 
 def test_adapter_of_nothing_is_refused(tiny, tmp_path):

@@ -8,11 +8,12 @@ import time
 
 import made
 import numpy as np
+import PIL.Image
 import pytest
 import tiny_run
 
 from vlrl import report
-from vlrl.reporting import plots
+from vlrl.reporting import curves, plots, runs
 
 
 def data_of(file):
@@ -111,6 +112,18 @@ def test_plots_without_matplotlib_name_the_extra(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"--plots needs matplotlib; pip install 'vlrl\[report\]'"):
         report.main(["report", str(directory), "--plots", str(tmp_path / "plots")])
     assert plots.DPI >= 300  # what journals ask for
+
+
+def test_plots_are_a_picture_of_each_chart_in_the_width_of_a_column(tmp_path):
+    directory = made.run(tmp_path / "run", [[made.row()], [made.row(1)]])
+    report.main(["report", str(directory), "--plots", str(tmp_path / "plots")])
+    charts = curves.charts([runs.read(directory)])
+    files = sorted((tmp_path / "plots").iterdir())
+    assert len(files) == len(charts) > 0
+    for file in files:
+        picture = np.asarray(PIL.Image.open(file).convert("L"))
+        assert picture.shape == (720, 1020)  # 2.4 x 3.4 inches of 300 dots
+        assert picture.min() < 100 < 250 < picture.max()  # neither blank nor black
 
 
 def test_report_of_a_real_run_names_no_path(tiny, finished, tmp_path):

@@ -280,7 +280,6 @@ class Config:
     lora: LoraConfig = LoraConfig()
     rollout: RolloutConfig = RolloutConfig()
     referee: RefereeConfig = RefereeConfig()
-    judge: JudgeConfig = JudgeConfig()
     rewards: RewardsConfig = RewardsConfig()
     grpo: GrpoConfig = GrpoConfig()
     opt: OptConfig = OptConfig()

@@ -21,6 +21,8 @@ from vlrl.rl import optimizer, update
 def replay(workdir: pathlib.Path, step: int) -> dict[str, float]:
     """Metrics of the update; prints which inputs were not finite.
 
+    With grpo.inner_iterations above 1 it begins where the step ended: its finite updates are in the state already.
+
     Raises ValueError where nothing was written for this step.
     """
     folder = workdir / "replay"

@@ -13,17 +13,9 @@ from vlrl.data import prompt
 def config(tied, **vision):
     return transformers.InternVLConfig(
         text_config={
+            **pair.TEXT_SIZES,
             "model_type": "qwen2",
-            "vocab_size": 160,
-            "hidden_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 96,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
             "tie_word_embeddings": tied,
-            "bos_token_id": 158,
-            "eos_token_id": 159,
         },
         vision_config={
             "num_hidden_layers": 3,

@@ -13,16 +13,9 @@ from tiny_vlm import text
 def config(tied):
     return transformers.Qwen2_5_VLConfig(
         text_config={
-            "vocab_size": 160,
-            "hidden_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 96,
+            **pair.TEXT_SIZES,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
             "tie_word_embeddings": tied,
-            "bos_token_id": 158,
-            "eos_token_id": 159,
         },
         vision_config={
             "depth": 3,

@@ -14,13 +14,9 @@ def config(tied, deepstack):
     """Heads wider than hidden size / heads, as in the published 4B; a position table of 7 x 7."""
     return transformers.Qwen3VLConfig(
         text_config={
-            "vocab_size": 160,
-            "hidden_size": 64,
+            **pair.TEXT_SIZES,
             "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
             "head_dim": 32,
-            "intermediate_size": 96,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 5e6,
@@ -28,8 +24,6 @@ def config(tied, deepstack):
                 "mrope_interleaved": True,
             },
             "tie_word_embeddings": tied,
-            "bos_token_id": 158,
-            "eos_token_id": 159,
         },
         vision_config={
             "depth": 4,

@@ -4,17 +4,6 @@ import pair
 import transformers
 from tiny_vlm import text
 
-SIZES = {
-    "vocab_size": 160,
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    "bos_token_id": 158,
-    "eos_token_id": 159,
-}
 PROMPTS = {
     "text": lambda _: [text(*range(2, 40))],
     "text of one token": lambda _: [text(17)],
@@ -22,14 +11,17 @@ PROMPTS = {
 }
 QWEN2 = pair.Family(
     model=transformers.Qwen2ForCausalLM,
-    kinds={tie: transformers.Qwen2Config(**SIZES, tie_word_embeddings=tie == "tied") for tie in ("untied", "tied")},
+    kinds={
+        tie: transformers.Qwen2Config(**pair.TEXT_SIZES, tie_word_embeddings=tie == "tied")
+        for tie in ("untied", "tied")
+    },
     prompts=PROMPTS,
     gradients_of=("text",),
 )
 QWEN3 = pair.Family(
     model=transformers.Qwen3ForCausalLM,
     kinds={
-        tie: transformers.Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=tie == "tied")
+        tie: transformers.Qwen3Config(**pair.TEXT_SIZES, head_dim=32, tie_word_embeddings=tie == "tied")
         for tie in ("untied", "tied")
     },
     prompts=PROMPTS,

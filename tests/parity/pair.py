@@ -23,6 +23,18 @@ from vlrl.io import hf_export, hf_import, hf_keys
 from vlrl.models import lora, vlm
 from vlrl.types import Branches
 
+TEXT_SIZES = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    "bos_token_id": 158,
+    "eos_token_id": 159,
+}
+"""Of the decoder of every family, as transformers names them."""
 NEW_TOKENS = 32
 LORA = LoraConfig(rank=3, alpha=6.0)
 COMPLETION = np.arange(70, 82)

@@ -137,7 +137,7 @@ def test_run_that_goes_on_shows_the_means_before(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [{"greedy": []}, {"greedy": {"a": 1}}, {"greedy": {"a": ["x", {}]}}, {"": {}}])
-def test_evaluations_of_another_form_are_no_error(tmp_path, damage):
+def test_evaluations_of_another_form_have_no_pairs_and_are_no_error(tmp_path, damage):
     run = read(tmp_path, [{"reward": 1.0}], files=dict.fromkeys(("before", "after", "results"), damage))
-    evaluations.of_run(run)
-    evaluations.by_task(run)
+    assert [pairs for mode in evaluations.of_run(run) for pairs in mode["pairs"].values() if pairs] == []
+    assert evaluations.by_task(run) == []
